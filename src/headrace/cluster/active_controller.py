@@ -32,7 +32,7 @@ from .feed import Feed, FeedPosition
 from .image import NO_LEADER, ClusterImage, PartitionState, Topic
 from .leaders import NextState, Offline
 from .lineage import Lineage, load_lineage
-from .log_faults import Fault, FaultyLog, LogKey
+from .log_faults import FaultKind, FaultyLog, LogKey
 from .metadata_writer import MetadataWriter
 from .recovery import AskEnds, LogRecovery
 from .registration import ACCOUNTED, BROKERS, DataLoss, Registration, decode_registration, registration_key
@@ -100,7 +100,7 @@ class ActiveController:
         self._settled = asyncio.Event()
         """Set when brokers were accounted for, and when this controller has resigned."""
         self._is_over = False
-        self._asked: dict[int, tuple[int, int]] = {}
+        self._requested: dict[int, tuple[int, int]] = {}
         """Of each broker the latest request for ISRs: its epoch and number."""
         self._reported: dict[int, tuple[int, int]] = {}
         """Of each broker the latest report of faulty logs: its epoch and number."""
@@ -154,18 +154,18 @@ class ActiveController:
         self._settled.set()
 
     async def _registrations(self, names: Iterable[str]) -> dict[int, Registration]:
-        found: dict[int, Registration] = {}
+        registrations: dict[int, Registration] = {}
         for name in names:
             key = registration_key(int(name))
             stored = await self._store.get(key)
             if stored is not None:
                 registration = decode_registration(key, stored)
-                found[registration.node.id] = registration
-        return found
+                registrations[registration.node.id] = registration
+        return registrations
 
-    def _speaking(self, found: Mapping[int, Registration]) -> dict[int, Registration]:
+    def _speaking(self, registrations: Mapping[int, Registration]) -> dict[int, Registration]:
         """Those who speak the cluster's feature level. A broker of before there were levels does not look at it."""
-        for broker, registration in found.items():
+        for broker, registration in registrations.items():
             key = (broker, registration.node.epoch)
             if self._level not in registration.levels and key not in self._refused:
                 self._refused.add(key)
@@ -176,7 +176,7 @@ class ActiveController:
                     speaks=str(registration.levels),
                     level=self._level,
                 )
-        return {broker: r for broker, r in found.items() if self._level in r.levels}
+        return {broker: r for broker, r in registrations.items() if self._level in r.levels}
 
     async def update_level(self, to: int | None, *, dry_run: bool) -> LevelUpdate:
         """Raise the cluster's feature level, if every registered broker speaks it; `CodedError` where one does not."""
@@ -228,8 +228,10 @@ class ActiveController:
             self.recovery.look()
             self._summaries.write()
 
-    def _report_brokers(self, found: Iterable[int], came: Mapping[int, Registration], gone: AbstractSet[int]) -> None:
-        alive = sorted(found)
+    def _report_brokers(
+        self, registered: Iterable[int], came: Mapping[int, Registration], gone: AbstractSet[int]
+    ) -> None:
+        alive = sorted(registered)
         left = gone & self._leaders.leaving
         if gone - left:
             log.warning("brokers lost", brokers=sorted(gone - left), alive=alive, reason="their sessions have ended")
@@ -325,7 +327,7 @@ class ActiveController:
     # What brokers ask
 
     def hear(self, broker: int) -> None:
-        """A broker was heard of: this controller is reachable."""
+        """A broker has sent a request: this controller is reachable."""
         self._is_heard = self._is_heard or broker != self._broker_id
 
     async def poll(self, broker: int, broker_epoch: int, position: FeedPosition) -> dict[str, Any]:
@@ -361,7 +363,7 @@ class ActiveController:
         been told since that nothing came of it: it must not be granted any more.
         """
         self._require_known(broker, broker_epoch)
-        _require_later(self._asked, broker, (broker_epoch, number))
+        _require_later(self._requested, broker, (broker_epoch, number))
         return list(await asyncio.gather(*(self._alter_one(broker, change) for change in changes)))
 
     async def _alter_one(self, broker: int, change: Mapping[str, Any]) -> AlterPartitionResult:
@@ -438,16 +440,16 @@ class ActiveController:
         """
         self._require_known(broker, broker_epoch)
         _require_later(self._reported, broker, (broker_epoch, number))
-        faults = {(UUID(hex=entry.topic_id), entry.partition): Fault(entry.fault) for entry in logs}
+        faults = {(UUID(hex=entry.topic_id), entry.partition): FaultKind(entry.fault) for entry in logs}
         before = self._leaders.faults.of(broker)
         for entry in logs:
-            if before.get((UUID(hex=entry.topic_id), entry.partition)) is not Fault(entry.fault):
+            if before.get((UUID(hex=entry.topic_id), entry.partition)) is not FaultKind(entry.fault):
                 name = f"{entry.topic}-{entry.partition}"
                 self._summaries.add("log cannot be served", name, level="warning", broker=broker, fault=entry.fault)
         unsettled = self._unsettled.setdefault(broker, set())
         unsettled |= faults.keys() | before.keys()
         self._leaders.faults.replace(broker, faults)
-        lost = {key for key, fault in faults.items() if fault is Fault.LOST}
+        lost = {key for key, fault in faults.items() if fault is FaultKind.LOST}
         await asyncio.gather(*(self._settle_log(broker, key, is_lost=key in lost) for key in list(unsettled)))
         unsettled.clear()
         self.recovery.look()
@@ -468,14 +470,14 @@ class ActiveController:
     async def restore_preferred(self, most_percent: int) -> None:
         """Let the first replicas lead again where a broker leads too few of those it should."""
         staying = self._alive - self._leaders.leaving
-        wanted: dict[int, int] = {}
+        preferred: dict[int, int] = {}
         missed: dict[int, int] = {}
         for topic in self.image.topics():
             for state in topic.partitions:
                 first = state.replicas[0]
-                wanted[first] = wanted.get(first, 0) + 1
+                preferred[first] = preferred.get(first, 0) + 1
                 missed[first] = missed.get(first, 0) + (state.leader != first)
-        due = {broker for broker, count in missed.items() if count * 100 > wanted[broker] * most_percent}
+        due = {broker for broker, count in missed.items() if count * 100 > preferred[broker] * most_percent}
 
         def restore(state: PartitionState, _rules: Rules, offline: Offline) -> PartitionState | None:
             return election.preferred(state, staying - offline) if state.replicas[0] in due else None

@@ -248,8 +248,8 @@ def _entry(values: dict[str, Any]) -> tuple[str, Versioned]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The store that a backup is to be restored to, as it is."""
+class RestoreTarget:
+    """The current content of the store that a backup is to be restored to."""
 
     entries: Entries
 
@@ -271,11 +271,11 @@ class Target:
         return any(key == CONTROLLER for key, _ in self.entries)
 
 
-async def look(store: MetadataStore) -> Target:
-    return Target(entries=await store.list(_ALL))
+async def look(store: MetadataStore) -> RestoreTarget:
+    return RestoreTarget(entries=await store.list(_ALL))
 
 
-def refuse(backup: Backup, kind: StoreKind, target: Target, *, newest_level: int, force: bool) -> None:
+def refuse(backup: Backup, kind: StoreKind, target: RestoreTarget, *, newest_level: int, force: bool) -> None:
     """Raises `BackupError` unless the backup may be restored there."""
     if backup.store is not kind:
         places = {
@@ -312,7 +312,7 @@ def _root(key: str) -> str:
     return key[1:].partition("/")[0]
 
 
-async def restore(store: MetadataStore, creation: Sequence[Operation], target: Target) -> None:
+async def restore(store: MetadataStore, creation: Sequence[Operation], target: RestoreTarget) -> None:
     """Replace what the store holds by a `restoration`. If it fails half way no broker takes the store for its own."""
     try:
         for commit in _commits(_removal(target.entries)):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from headrace.config import Change
+from headrace.config import AlterConfigOp
 from headrace.protocol.errors import CodedError
 
 from .entries import EntryKind, EntryValues
@@ -27,19 +27,19 @@ class Controller(Protocol):
     ) -> Topic: ...
 
     async def alter_topic_configs(
-        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, name: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Topic: ...
 
     async def alter_broker_configs(
-        self, broker: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, broker: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]: ...
 
     async def alter_group_configs(
-        self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, group_id: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]: ...
 
     async def alter_client_metrics(
-        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, name: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]: ...
 
     async def change_entries(

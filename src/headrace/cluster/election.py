@@ -32,7 +32,7 @@ from .image import NO_LEADER, PartitionState
 
 
 class Recovery(Enum):
-    """Who may lead where nobody is known to hold everything: `unclean.recovery.strategy`."""
+    """Which replica may lead a partition without an in-sync replica: `unclean.recovery.strategy`."""
 
     NONE = "none"
     """Nobody, until an operator chooses."""

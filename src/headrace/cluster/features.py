@@ -19,5 +19,6 @@ class Feature(NamedTuple):
 FEATURES: Final = (
     Feature("eligible.leader.replicas.version", 1, "replicas that left a small ISR may still lead (KIP-966)"),
     Feature("group.version", 1, "groups of the consumer protocol (KIP-848)"),
+    Feature("share.version", 2, "share groups (KIP-932) with dead letters (KIP-1191)"),
     Feature("transaction.version", 2, "an epoch for each transaction (KIP-890)"),
 )

@@ -104,7 +104,7 @@ class Feed:
         self.epoch = epoch
         self.version = 0
         self._kept: deque[Change] = deque(maxlen=MOST_KEPT)
-        self._told: dict[str, tuple[Topic, int]] = {}
+        self._announced: dict[str, tuple[Topic, int]] = {}
         """The topics as they were told last, and their least ISRs."""
         self._news = asyncio.Event()
         self._snapshots: dict[int, _Snapshot] = {}
@@ -117,15 +117,15 @@ class Feed:
 
     def begin(self) -> None:
         """What the image holds now is what every snapshot begins with."""
-        self._told = {topic.name: (topic, self._least_isr(topic)) for topic in self._image.topics()}
+        self._announced = {topic.name: (topic, self._least_isr(topic)) for topic in self._image.topics()}
 
     # What the controller tells
 
     def apply_topic(self, topic: Topic, changed: Iterable[int] | None = None) -> None:  # noqa: ARG002 - found here
         """A topic is new, or has changed: of a large one only what differs is told."""
-        before, least_before = self._told.get(topic.name, (None, -1))
+        before, least_before = self._announced.get(topic.name, (None, -1))
         least = self._least_isr(topic)
-        self._told[topic.name] = (topic, least)
+        self._announced[topic.name] = (topic, least)
         if before is None or before.id != topic.id or before.configs != topic.configs or least != least_before:
             self._publish(_whole(topic, least))
             return
@@ -137,12 +137,12 @@ class Feed:
             self._publish(["partitions", topic.id.hex, states])
 
     def remove_topic(self, topic: Topic) -> None:
-        """A topic is no more."""
-        self._told.pop(topic.name, None)
+        """A topic was deleted."""
+        self._announced.pop(topic.name, None)
         self._publish(["deleted", topic.id.hex, topic.name])
 
     def brokers_changed(self) -> None:
-        """Brokers came or went."""
+        """Brokers have registered, or their registrations have ended."""
         for change in _endpoints(self._image.brokers.values()):
             self._publish(change)
         self._publish(_brokers(self._image.brokers.values()))

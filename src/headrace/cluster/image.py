@@ -43,7 +43,7 @@ class BrokerNode:
     """The name of the listener at which brokers reach it."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Where those who ask on a listener of that name find it; None where it has no such listener."""
+        """The broker's endpoint for clients of a listener; None where it has no such listener."""
         if not self.endpoints or not listener:
             return Endpoint(listener, "", self.host, self.port)
         return next((each for each in self.endpoints if each.name == listener), None)
@@ -69,7 +69,7 @@ def endpoints_from_json(values: Any) -> tuple[str, tuple[Endpoint, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Who holds a partition and who leads it."""
+    """A partition's replicas, ISR, leader and epochs."""
 
     replicas: tuple[int, ...]
     """Its preferred leader first; while it moves, also those who come and those who go."""
@@ -153,7 +153,7 @@ class ClusterImage:
         self._deleted: dict[UUID, None] = {}
 
     def reachable(self, listener: str) -> frozenset[int]:
-        """The brokers that those who ask on a listener of that name can reach."""
+        """The brokers with an endpoint for that listener."""
         return frozenset(id_ for id_, node in self.brokers.items() if node.endpoint(listener) is not None)
 
     def topic(self, name: str) -> Topic | None:

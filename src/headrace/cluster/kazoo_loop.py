@@ -88,16 +88,16 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
         if not self._is_woken:
             self._is_woken = True
             try:
-                self.loop.call_soon_threadsafe(self._tell)
+                self.loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:  # the loop is closed: nobody listens any more
                 pass
 
     @property
     def has_news(self) -> bool:
-        """Whether the loop has yet to be told of something."""
+        """Whether calls posted to the loop are pending."""
         return bool(self._news)
 
-    def _tell(self) -> None:
+    def _deliver(self) -> None:
         self._is_woken = False  # before the queue is looked at: what comes after that wakes again
         while self._news:
             call, arguments = self._news.popleft()
@@ -155,7 +155,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has
 class LoopClient(KazooClient):  # type: ignore[misc]
     """kazoo's client with requests given as they go over the wire."""
 
-    def on_grant(self, told: Callable[[float], None]) -> None:
+    def on_grant(self, notify: Callable[[float], None]) -> None:
         """`told` is called on the loop for each new connection, with the seconds that its session lasts.
 
         The servers may grant less than was asked for, and kazoo keeps what they granted to itself.
@@ -164,7 +164,7 @@ class LoopClient(KazooClient):  # type: ignore[misc]
 
         def connect_and_tell(*place: Any) -> Any:
             read_ms, connect_ms = connect(*place)
-            self.handler.post(told, read_ms * 3 / 2000)  # kazoo reads for two thirds of a session
+            self.handler.post(notify, read_ms * 3 / 2000)  # kazoo reads for two thirds of a session
             return read_ms, connect_ms
 
         self._connection._connect = connect_and_tell

@@ -29,7 +29,7 @@ from headrace.config.zookeeper import AUTH
 from headrace.net.clock import Clock, SystemClock
 
 from .kazoo_loop import Answer, KazooResult, LoopClient, LoopHandler
-from .store import ANY_VERSION, Check, Session, StoreError
+from .store import ANY_VERSION, Check, SessionState, StoreError
 from .znodes import MultiRead, Step, ZooKeeperAddress, explained, requests
 from .zookeeper_access import OPEN, ZooKeeperAccess
 
@@ -49,9 +49,9 @@ _SILENT_SHARE: Final = 2 / 3
 """Of a session: how long a server may be silent, as in ZooKeeper's own clients."""
 _SECOND_LOOK_SHARE: Final = 1 / 12
 _SESSIONS: Final = {
-    KazooState.CONNECTED: Session.CONNECTED,
-    KazooState.SUSPENDED: Session.SUSPENDED,
-    KazooState.LOST: Session.LOST,
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
 }
 
 log = structlog.get_logger(__name__)
@@ -67,22 +67,22 @@ class Keeper:
 
     def __init__(
         self,
-        place: ZooKeeperAddress,
+        address: ZooKeeperAddress,
         session_timeout: float,
         patience: float,
         clock: Clock | None = None,
         access: ZooKeeperAccess = OPEN,
     ) -> None:
         self._acl = access.acl
-        hosts = place.hosts.count(",") + 1
-        self._place = place
+        hosts = address.hosts.count(",") + 1
+        self._address = address
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._now = (clock or SystemClock()).monotonic
         connect_seconds = max(session_timeout / (2 * hosts), 0.25)
         self._handler = LoopHandler(self._loop, connect_seconds, self._take_answer, self._now, access.tls)
         self._client = LoopClient(
-            place.hosts,
+            address.hosts,
             timeout=session_timeout,
             handler=self._handler,
             logger=_KAZOOS_LOG,
@@ -91,9 +91,9 @@ class Keeper:
         )
         self._client.add_listener(lambda state: self._handler.post(self._take_session, _SESSIONS[state]))
         self._client.on_grant(self._take_grant)
-        self.session = Session.LOST
+        self.session = SessionState.LOST
         self.session_number = 0
-        self.listeners: list[Callable[[Session], None]] = []
+        self.listeners: list[Callable[[SessionState], None]] = []
         self._changed: asyncio.Future[None] = self._loop.create_future()
         self._connection = 0
         self._certain_connection = 0
@@ -122,7 +122,7 @@ class Keeper:
         self._closed = True
         self._note_change()
         await self._loop.run_in_executor(None, self._stop_client)
-        self.session = Session.LOST
+        self.session = SessionState.LOST
         self._stop_listening()
         self._await_return(False)
 
@@ -132,18 +132,18 @@ class Keeper:
 
     def refuse_when_closed(self) -> None:
         if self._closed:
-            raise StoreError(f"the metadata store {self._place.hosts} is closed")
+            raise StoreError(f"the metadata store {self._address.hosts} is closed")
 
     async def until_connected(self) -> None:
-        """Returns when the servers can be asked."""
+        """Returns when the session is connected."""
 
         async def wait() -> None:
-            while self.session is not Session.CONNECTED:
+            while self.session is not SessionState.CONNECTED:
                 await asyncio.shield(self._changed)
                 self.refuse_when_closed()
 
         self.refuse_when_closed()
-        if self.session is not Session.CONNECTED:
+        if self.session is not SessionState.CONNECTED:
             await self.patiently(wait())
 
     async def patiently(self, work: Awaitable[T]) -> T:
@@ -152,7 +152,7 @@ class Keeper:
             async with asyncio.timeout(self._patience):
                 return await work
         except TimeoutError:
-            hosts = self._place.hosts
+            hosts = self._address.hosts
             if self._client.client_state == KeeperState.AUTH_FAILED:
                 raise StoreError(f"ZooKeeper at {hosts} does not take the credentials of {AUTH}") from None
             reason = f" ({self._handler.failure})" if self._handler.failure else ""
@@ -218,7 +218,7 @@ class Keeper:
 
     async def _empty_write(self) -> Answer:
         """Servers agree on a write that fails, too: so nothing need be there for this one."""
-        return await self.transact([Check("", ANY_VERSION)], self._place.root or "/")
+        return await self.transact([Check("", ANY_VERSION)], self._address.root or "/")
 
     async def _ask(self, send: Callable[[], KazooResult]) -> Answer:
         """The answer to one request; kazoo fails it when the connection breaks."""
@@ -241,14 +241,14 @@ class Keeper:
 
     def _listen(self, seconds: float, *, is_suspicious: bool = False) -> None:
         self._stop_listening()
-        self._silence_timer = self._loop.call_later(seconds, self._judge_silence, is_suspicious)
+        self._silence_timer = self._loop.call_later(seconds, self._check_silence, is_suspicious)
 
     def _stop_listening(self) -> None:
         if self._silence_timer is not None:
             self._silence_timer.cancel()
             self._silence_timer = None
 
-    def _judge_silence(self, is_suspicious: bool) -> None:
+    def _check_silence(self, is_suspicious: bool) -> None:
         """Leaves a server that was found silent twice: after the first time, a process that stood still may hear it."""
         limit = self.session_seconds * _SILENT_SHARE
         silent = self._loop.time() - self._answered_at if self._in_flight else 0.0
@@ -276,17 +276,17 @@ class Keeper:
         else:
             answer.set_exception(error)
 
-    def _take_session(self, session: Session) -> None:
+    def _take_session(self, session: SessionState) -> None:
         if self._closed:
             return
         self.session = session
-        log.info("the session in ZooKeeper changed", session=session.value, servers=self._place.hosts)
-        self._await_return(session is not Session.CONNECTED)
-        if session is Session.CONNECTED:
+        log.info("the session in ZooKeeper changed", session=session.value, servers=self._address.hosts)
+        self._await_return(session is not SessionState.CONNECTED)
+        if session is SessionState.CONNECTED:
             self._connection += 1
         else:
             self._stop_listening()
-        if session is Session.LOST:
+        if session is SessionState.LOST:
             self.session_number += 1
             if self._client.client_state == KeeperState.CLOSED:  # not by us: a defect has ended kazoo's thread
                 self._loop.call_later(_BEFORE_REVIVAL_SECONDS, self._revive)
@@ -309,7 +309,7 @@ class Keeper:
         The session is over by now; they will say so. What is read afterwards is as new as a barrier makes it.
         """
         self._client.last_zxid = 0
-        self._await_return(self.session is not Session.CONNECTED)
+        self._await_return(self.session is not SessionState.CONNECTED)
 
     def _take_grant(self, seconds: float) -> None:
         if self._closed:

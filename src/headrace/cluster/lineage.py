@@ -48,7 +48,7 @@ class LineageVerdict(Enum):
     DIRECTORY_SET_BACK = "directory set back"
 
 
-class Memory(Protocol):
+class StoreMemory(Protocol):
     """What a broker remembers of the store, in its data directory. Every call is durable when it returns."""
 
     @property
@@ -92,17 +92,17 @@ class Marking(NamedTuple):
     renewal: Operation
 
 
-async def look(store: MetadataStore, broker: int, memory: Memory, rng: Random) -> Marking:
+async def look(store: MetadataStore, broker: int, memory: StoreMemory, rng: Random) -> Marking:
     """Compare, and prepare a new mark: the memory expects it from now on."""
-    found = await store.get(mark_key(broker))
-    stored = None if found is None else Mark.decode(found.value.decode())
+    entry = await store.get(mark_key(broker))
+    stored = None if entry is None else Mark.decode(entry.value.decode())
     verdict = compare(stored, memory.marks)
     number = max(mark.number for mark in (Mark(0, ""), *memory.marks, *([stored] if stored else [])))
     mark = Mark(number + 1, f"{rng.getrandbits(64):016x}")
     value = mark.encode().encode()
     key = mark_key(broker)
     memory.expect_mark(mark)
-    return Marking(verdict, Create(key, value) if found is None else Put(key, value, found.version))
+    return Marking(verdict, Create(key, value) if entry is None else Put(key, value, entry.version))
 
 
 class Lineage(NamedTuple):

@@ -13,7 +13,7 @@ LogKey: TypeAlias = tuple[UUID, int]
 _NOBODY: Final = frozenset[int]()
 
 
-class Fault(Enum):
+class FaultKind(Enum):
     """Why a broker cannot serve a log."""
 
     LOST = "lost"
@@ -38,17 +38,17 @@ class LogFaults:
     """What all brokers have reported to this controller. A report replaces what its broker had reported before."""
 
     def __init__(self) -> None:
-        self._by_broker: dict[int, dict[LogKey, Fault]] = {}
-        self._by_log: dict[LogKey, dict[int, Fault]] = {}
+        self._by_broker: dict[int, dict[LogKey, FaultKind]] = {}
+        self._by_log: dict[LogKey, dict[int, FaultKind]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_log)
 
-    def of(self, broker: int) -> Mapping[LogKey, Fault]:
+    def of(self, broker: int) -> Mapping[LogKey, FaultKind]:
         """What a broker has reported."""
         return self._by_broker.get(broker, {})
 
-    def replace(self, broker: int, faults: Mapping[LogKey, Fault]) -> None:
+    def replace(self, broker: int, faults: Mapping[LogKey, FaultKind]) -> None:
         """Take a broker's report: the logs that are not in it any more are well again."""
         for key in self._by_broker.pop(broker, {}):
             self._by_log[key].pop(broker, None)
@@ -73,4 +73,4 @@ class LogFaults:
         if faults is None:
             return _NOBODY
         has_spare = any(r in alive and r not in faults for r in state.isr)
-        return frozenset(r for r, fault in faults.items() if has_spare or fault is not Fault.FULL)
+        return frozenset(r for r, fault in faults.items() if has_spare or fault is not FaultKind.FULL)

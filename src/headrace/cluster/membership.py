@@ -30,7 +30,7 @@ from headrace.storage.disk import StorageError
 from .feature_level import check_level
 from .fenced import Deposed
 from .identity import WrongCluster, check_cluster
-from .lineage import MARK_SECONDS, LineageVerdict, Memory, look
+from .lineage import MARK_SECONDS, LineageVerdict, StoreMemory, look
 from .log_faults import LogKey
 from .registration import (
     CONTROLLER,
@@ -50,7 +50,7 @@ from .store import (
     NotFound,
     Operation,
     Put,
-    Session,
+    SessionState,
     SharedStore,
     StoreError,
     Uncertain,
@@ -70,7 +70,7 @@ class IdInUse(Exception):
     """Another broker of the same number is alive."""
 
 
-class DirectoryIdentity(Memory, Protocol):
+class DirectoryIdentity(StoreMemory, Protocol):
     """What a broker's data directory knows, and says with each registration."""
 
     @property
@@ -136,7 +136,7 @@ class Membership:
         """Set when the session is lost."""
         store.on_session(self._on_session)
 
-    def _on_session(self, session: Session) -> None:
+    def _on_session(self, session: SessionState) -> None:
         """A session that was not heard of for as long as it may last counts as lost: others will think so, too.
 
         The silence began before it was noticed; counted from then on, others would lead while this broker still does.
@@ -144,9 +144,9 @@ class Membership:
         if self._presuming is not None:
             self._presuming.cancel()
             self._presuming = None
-        if session is Session.LOST:
+        if session is SessionState.LOST:
             self._ended.set()
-        elif session is Session.SUSPENDED:
+        elif session is SessionState.SUSPENDED:
             loop = asyncio.get_running_loop()
             left = max(self._store.session_seconds - self._store.silence(), 0.0)
             self._presuming = loop.call_later(left, self._ended.set)
@@ -206,14 +206,14 @@ class Membership:
     async def _register(self, *, may_wait: bool) -> int:
         patience = self._store.session_seconds * (inf if may_wait else COPY_SESSIONS)
         deadline = asyncio.get_running_loop().time() + patience
-        told = ""
+        reported = ""
         while True:
             try:
                 return await self._try_to_register(may_wait=asyncio.get_running_loop().time() < deadline)
             except (Conflict, StoreError, StorageError) as error:
-                if isinstance(error, WrongCluster) and str(error) != told:
-                    told = str(error)
-                    log.error("the broker cannot be in its cluster", reason=told)
+                if isinstance(error, WrongCluster) and str(error) != reported:
+                    reported = str(error)
+                    log.error("the broker cannot be in its cluster", reason=reported)
                 log.info("the broker is not registered yet", reason=repr(error))
                 await asyncio.sleep(RETRY_SECONDS)
 

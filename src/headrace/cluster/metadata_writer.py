@@ -23,8 +23,8 @@ from weakref import WeakValueDictionary
 import structlog
 
 from headrace.config import (
+    AlterConfigOp,
     BrokerConfig,
-    Change,
     ConfigError,
     Setting,
     broker_setting,
@@ -278,7 +278,7 @@ class MetadataWriter:
         return await self._change(name, grow)
 
     async def alter_topic_configs(
-        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, name: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Topic:
         """The topic with changed settings. With `replace_all`, what the changes do not set is no longer set."""
 
@@ -316,7 +316,7 @@ class MetadataWriter:
         return await self._change(name, change_states)
 
     async def alter_broker_configs(
-        self, broker: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, broker: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
         """The settings that are now set for that broker id, or for `ALL_BROKERS`."""
 
@@ -331,7 +331,7 @@ class MetadataWriter:
         return await self._change(BROKER_CONFIGS, alter)
 
     async def alter_group_configs(
-        self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, group_id: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
         """The settings that are now set on that group, which need not exist yet."""
 
@@ -348,7 +348,7 @@ class MetadataWriter:
         return await self._change(GROUP_CONFIGS, alter)
 
     async def alter_client_metrics(
-        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, name: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
         """The settings that are now set on that subscription to the metrics of clients, new or not."""
 

@@ -88,16 +88,16 @@ class LogRecovery:
 
     async def _leaderless(self) -> list[TopicPartition]:
         """The partitions that nobody leads. Others have their turns between: a cluster has very many."""
-        found: list[TopicPartition] = []
+        leaderless: list[TopicPartition] = []
         for topics in portions(list(self._image.topics())):
             for topic in topics:
-                found += [
+                leaderless += [
                     TopicPartition(topic.name, index)
                     for index, state in enumerate(topic.partitions)
                     if state.leader < 0
                 ]
             await asyncio.sleep(0)
-        return found
+        return leaderless
 
     def _awaits(self, name: str, index: int) -> bool:
         topic = self._topic_of(name, index)
@@ -120,10 +120,10 @@ class LogRecovery:
         await asyncio.gather(*(self._leaders.change_if_there(*key, self._deciding(key, told[key])) for key in keys))
 
     def _deciding(
-        self, key: TopicPartition, told: Mapping[int, Told]
+        self, key: TopicPartition, reported: Mapping[int, Told]
     ) -> Callable[[PartitionState, Rules, Offline], PartitionState | None]:
         def decide(state: PartitionState, rules: Rules, offline: Offline) -> PartitionState | None:
-            alive, ends = self._current(told)
+            alive, ends = self._current(reported)
             after = election.recovered(state, rules, alive - offline, ends)
             if after is not None:
                 _announce(key, after.leader, state, ends)
@@ -183,9 +183,11 @@ class LogRecovery:
         topic = self._image.topic(name)
         return topic if topic is not None and 0 <= index < len(topic.partitions) else None
 
-    async def _elect(self, key: TopicPartition, told: Mapping[int, Told], position: int | None) -> CodedError | None:
+    async def _elect(
+        self, key: TopicPartition, reported: Mapping[int, Told], position: int | None
+    ) -> CodedError | None:
         def decide(state: PartitionState, _rules: Rules, offline: Offline) -> PartitionState:
-            alive, ends = self._current(told)
+            alive, ends = self._current(reported)
             alive -= offline
             if state.leader in alive:
                 raise CodedError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")

@@ -6,6 +6,7 @@ as they are. The file is locked for as long as it is open: two brokers on one da
 """
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,8 @@ from .store import (
 )
 
 FILE_NAME: Final = "metadata.db"
+_IN_MEMORY: Final = ":memory:"
+_MODE: Final = 0o600
 _APPLICATION_ID: Final = 0x48445243
 _FORMAT: Final = 2
 _RESTORE: Final = "put back a copy of it, or move it away together with the logs to start empty"
@@ -125,12 +128,25 @@ class SqliteStore:
             raise StoreError(f"the metadata store {self._path} is closed")
 
     def _connect(self) -> None:
+        self._keep_to_owner()
         self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
             self._prepare()
         except BaseException:
             self._db.close()
             raise
+
+    def _keep_to_owner(self) -> None:
+        """Let nobody else read what checks passwords. SQLite gives the files beside it the same mode."""
+        if self._path == _IN_MEMORY:
+            return
+        try:
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))
+            for path in map(Path, (self._path, f"{self._path}-wal", f"{self._path}-shm")):
+                if path.exists():
+                    path.chmod(_MODE)
+        except OSError:  # SQLite says what is wrong with the file; one of another user stays as it is
+            return
 
     def _prepare(self) -> None:
         run = self._db.execute

@@ -109,7 +109,7 @@ class MetadataStore(Protocol):
         ...
 
 
-class Session(Enum):
+class SessionState(Enum):
     """What a broker knows of its own session in a shared store."""
 
     CONNECTED = "connected"
@@ -131,7 +131,7 @@ class SharedStore(MetadataStore, Protocol):
     """
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionState:
         """The session as it is now."""
         ...
 
@@ -144,7 +144,7 @@ class SharedStore(MetadataStore, Protocol):
         """The seconds since anything was heard of the servers, as far as is known."""
         ...
 
-    def on_session(self, told: Callable[[Session], None]) -> None:
+    def on_session(self, told: Callable[[SessionState], None]) -> None:
         """`told` is called on the loop with each change of the session, in order."""
         ...
 

@@ -61,7 +61,7 @@ class Subscriber:
         self._image = image
         self._image.is_whole = False
         self._listener = listener
-        self.place = FeedPosition()
+        self.position = FeedPosition()
         self._newest_epoch = -1
         self._named: set[str] = set()
         """The topics that the snapshot under way has brought."""
@@ -78,11 +78,11 @@ class Subscriber:
     @property
     def is_current(self) -> bool:
         """Whether it has taken up everything once."""
-        return self.place.version >= 0
+        return self.position.version >= 0
 
     def forget_place(self) -> None:
         """Ask for everything anew: this broker is registered anew, and its leaderships with it."""
-        self.place = FeedPosition()
+        self.position = FeedPosition()
         self._image.is_whole = False
         self._beginnings += 1
 
@@ -91,41 +91,41 @@ class Subscriber:
         self._newest_epoch = -1
         self.forget_place()
 
-    async def take(self, answer: Mapping[str, Any], asked: FeedPosition) -> bool:
+    async def take(self, answer: Mapping[str, Any], position: FeedPosition) -> bool:
         """One answer of the feed, to what was asked at a place; whether it counted.
 
         It is passed over when this broker is elsewhere by now, or when it is of an older controller than one that was
         heard before: then it means nothing any more.
         """
-        if asked != self.place or answer["epoch"] < self._newest_epoch:
+        if position != self.position or answer["epoch"] < self._newest_epoch:
             return False
         self._newest_epoch = answer["epoch"]
         try:
-            await self._take_up(answer, asked)
+            await self._take_up(answer, position)
         except _BegunAnewError:
             return False
         return True
 
-    async def _take_up(self, answer: Mapping[str, Any], asked: FeedPosition) -> None:
+    async def _take_up(self, answer: Mapping[str, Any], position: FeedPosition) -> None:
         page = answer.get("page")
         if page is None:
             await self._take_changes(answer["changes"])
-            self.place = FeedPosition(answer["epoch"], answer["version"])
+            self.position = FeedPosition(answer["epoch"], answer["version"])
             return
         if page == 0:
             self._named, self._named_entries = set(), set()
             self._image.is_whole = False
-        elif (answer["epoch"], answer["snapshot"], page) != (asked.epoch, asked.snapshot, asked.page):
+        elif (answer["epoch"], answer["snapshot"], page) != (position.epoch, position.snapshot, position.page):
             self.forget_place()
             return
         self._named |= {change[1] for change in answer["changes"] if change[0] == "topic"}
         self._named_entries |= {(change[1], change[2]) for change in answer["changes"] if change[0] == "configs"}
         await self._take_changes(answer["changes"])
         if answer["version"] < 0:
-            self.place = FeedPosition(answer["epoch"], -1, answer["snapshot"], page + 1)
+            self.position = FeedPosition(answer["epoch"], -1, answer["snapshot"], page + 1)
             return
         self._forget_all_but(self._named)
-        self.place = FeedPosition(answer["epoch"], answer["version"])
+        self.position = FeedPosition(answer["epoch"], answer["version"])
         self._image.is_whole = True
 
     async def _take_changes(self, changes: Iterable[list[Any]]) -> None:

@@ -78,7 +78,7 @@ def parse_url(url: str) -> ZooKeeperAddress:
     return ZooKeeperAddress(hosts, root)
 
 
-class Node(NamedTuple):
+class Znode(NamedTuple):
     """What is read of a znode."""
 
     value: bytes | None
@@ -91,9 +91,9 @@ class Node(NamedTuple):
         return None if self.value is None else Versioned(self.value, self.version, self.created)
 
 
-def node_of(value: bytes | None, stat: Sequence[int]) -> Node:
+def node_of(value: bytes | None, stat: Sequence[int]) -> Znode:
     """A znode from its data and its stat, whose fields begin czxid, mzxid, ctime, mtime, version."""
-    return Node(value, stat[4], stat[0], stat[9])
+    return Znode(value, stat[4], stat[0], stat[9])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +113,18 @@ class MultiRead:
         return bytes(request + multiheader_struct.pack(-1, True, -1))
 
     @classmethod
-    def deserialize(cls, answer: bytes, offset: int) -> list[Node | list[str] | Exception | None]:
-        found: list[Node | list[str] | Exception | None] = []
+    def deserialize(cls, answer: bytes, offset: int) -> list[Znode | list[str] | Exception | None]:
+        results: list[Znode | list[str] | Exception | None] = []
         while True:
             kind, done, _ = multiheader_struct.unpack_from(answer, offset)
             offset += multiheader_struct.size
             if done:
-                return found
+                return results
             one, offset = _PARTS[kind](answer, offset)
-            found.append(one)
+            results.append(one)
 
 
-def _read_data(answer: bytes, offset: int) -> tuple[Node, int]:
+def _read_data(answer: bytes, offset: int) -> tuple[Znode, int]:
     value, offset = read_buffer(answer, offset)
     return node_of(value, stat_struct.unpack_from(answer, offset)), offset + stat_struct.size
 
@@ -225,7 +225,7 @@ def with_husks(operations: Sequence[Operation], missing: Sequence[str]) -> list[
     return steps
 
 
-def with_crack(steps: Sequence[Step], at: Step, husk: Node) -> list[Step]:
+def with_crack(steps: Sequence[Step], at: Step, husk: Znode) -> list[Step]:
     """The steps with the husk out of the way of a creation."""
     changed: list[Step] = []
     for step in steps:

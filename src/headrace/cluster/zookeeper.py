@@ -34,13 +34,13 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from .commits import ancestors, refuse_bad_commit, refuse_bad_key
 from .kazoo_loop import Answer
 from .keeper import Fired, Keeper
-from .store import Create, Entries, Operation, Session, StoreError, Uncertain, Versioned
+from .store import Create, Entries, Operation, SessionState, StoreError, Uncertain, Versioned
 from .znodes import (
     Crack,
     Failed,
     Husk,
-    Node,
     Step,
+    Znode,
     explained,
     first_failure,
     node_of,
@@ -76,7 +76,7 @@ _REFUSALS: Final = (
 log = structlog.get_logger(__name__)
 
 Names = list[str]
-Nodes = list[Node | None]
+Nodes = list[Znode | None]
 Steps = list[Step]
 
 
@@ -118,7 +118,7 @@ class ZooKeeperStore:
         return store
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionState:
         return self._keeper.session
 
     @property
@@ -128,7 +128,7 @@ class ZooKeeperStore:
     def silence(self) -> float:
         return self._keeper.silence()
 
-    def on_session(self, told: Callable[[Session], None]) -> None:
+    def on_session(self, told: Callable[[SessionState], None]) -> None:
         self._keeper.listeners.append(told)
 
     async def close(self) -> None:
@@ -234,9 +234,9 @@ class ZooKeeperStore:
         nodes: Nodes = await self._read([GetData(self._root + key, None) for key in keys])
         return nodes
 
-    async def _read_all(self, keys: Sequence[str]) -> "Sequence[tuple[str, Node]]":
+    async def _read_all(self, keys: Sequence[str]) -> "Sequence[tuple[str, Znode]]":
         """The nodes that are there. As much is asked for at a time as keeps the answers of moderate size."""
-        nodes: list[tuple[str, Node]] = []
+        nodes: list[tuple[str, Znode]] = []
         portion = _FIRST_PORTION
         start = 0
         while start < len(keys):

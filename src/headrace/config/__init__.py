@@ -6,14 +6,14 @@ their own, `no_effect`, which says why; whoever gives one is told.
 """
 
 from .broker import BROKER_SETTINGS
-from .changes import Change, Operation, changed
+from .changes import AlterConfigOp, AlterConfigOpType, changed
 from .client_metrics import CLIENT_METRICS_SETTINGS, client_metrics_setting, validate_client_metrics
 from .docs import render_docs
-from .groups import OWN_GROUP_SETTINGS, group_setting, validate_group_overrides
-from .listeners import SASL_PLAINTEXT, SASL_SSL, SSL, Listener, parse_listener
+from .groups import OWN_GROUP_SETTINGS, Values, group_setting, group_value, validate_group_overrides
+from .listeners import SASL_PLAINTEXT, SASL_SSL, SSL, ListenerAddress, parse_listener
 from .names import shown
 from .sasl import PLAIN_USERS
-from .setting import ConfigError, Setting, Source, Type, Value, render
+from .setting import ConfigError, ConfigSource, Setting, Type, Value, render
 from .topic import TOPIC_SETTINGS, topic_setting, validate_topic_overrides
 from .values import (
     BrokerConfig,
@@ -34,22 +34,24 @@ __all__ = [
     "SASL_SSL",
     "SSL",
     "TOPIC_SETTINGS",
+    "AlterConfigOp",
+    "AlterConfigOpType",
     "BrokerConfig",
-    "Change",
     "ConfigError",
+    "ConfigSource",
     "FoundValue",
-    "Listener",
-    "Operation",
+    "ListenerAddress",
     "Reloaded",
     "Setting",
-    "Source",
     "Type",
     "Value",
+    "Values",
     "broker_setting",
     "changed",
     "client_metrics_setting",
     "effective_topic",
     "group_setting",
+    "group_value",
     "parse_listener",
     "render",
     "render_docs",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .setting import Rule, Setting, Type
+from .setting import Setting, Type, ValueRule
 
 AUTHORIZER: Final = "authorizer.class.name"
 SUPER_USERS: Final = "super.users"
@@ -25,7 +25,7 @@ AUTHORIZATION_SETTINGS: Final = (
         name=AUTHORIZER,
         type=Type.STRING,
         default="",
-        rule=Rule(holds=lambda value: value in ("", STANDARD, OWN), words=f"{OWN}, {STANDARD}, or empty"),
+        rule=ValueRule(holds=lambda value: value in ("", STANDARD, OWN), words=f"{OWN}, {STANDARD}, or empty"),
         doc="Whether ACLs say who may do what: `headrace`, or the name of Kafka's authorizer, which is the same here. "
         "Empty: whoever can connect may do everything. To be the same on all brokers.",
         importance="high",
@@ -34,7 +34,7 @@ AUTHORIZATION_SETTINGS: Final = (
         name=SUPER_USERS,
         type=Type.STRING,
         default="",
-        rule=Rule(holds=_are_principals, words="principals parted by semicolons, as User:alice;User:bob"),
+        rule=ValueRule(holds=_are_principals, words="principals parted by semicolons, as User:alice;User:bob"),
         doc="Who may do everything, whatever ACLs say: principals parted by semicolons, as `User:alice;User:bob`. "
         "To be the same on all brokers.",
     ),

@@ -13,7 +13,8 @@ from .listeners import LISTENER_SETTINGS
 from .metrics import METRICS_SETTINGS
 from .no_effect import NO_EFFECT_SETTINGS
 from .sasl import SASL_SETTINGS
-from .setting import MAX_INT, Rule, Setting, Type, at_least, only
+from .setting import MAX_INT, Setting, Type, ValueRule, at_least, only
+from .share import SHARE_SETTINGS
 from .tls import TLS_SETTINGS
 from .topic import TOPIC_SETTINGS
 from .transactions import TRANSACTION_SETTINGS
@@ -29,20 +30,20 @@ _FALLBACKS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
 }
 
 
-_ONE_DIRECTORY: Final = Rule(
+_ONE_DIRECTORY: Final = ValueRule(
     holds=lambda value: bool(value) and "," not in str(value),
     words="one directory: a broker keeps all its logs in one place, start a broker for each disk",
 )
 
 
 def _broker(
-    name: str, kind: Type, default: str | None, rule: Rule | None, doc: str, importance: str = "medium"
+    name: str, kind: Type, default: str | None, rule: ValueRule | None, doc: str, importance: str = "medium"
 ) -> Setting:
     return Setting(name=name, type=kind, default=default, rule=rule, doc=doc, importance=importance)
 
 
 def _dynamic(
-    name: str, kind: Type, default: str | None, rule: Rule | None, doc: str, importance: str = "medium"
+    name: str, kind: Type, default: str | None, rule: ValueRule | None, doc: str, importance: str = "medium"
 ) -> Setting:
     return replace(_broker(name, kind, default, rule, doc, importance), dynamic=True)
 
@@ -123,7 +124,7 @@ _OWN: Final = (
         "max.connections.per.ip.overrides",
         Type.STRING,
         "",
-        Rule(holds=are_caps, words="a list of ADDRESS:COUNT, as in 10.0.0.5:2000,[2001:db8::1]:50"),
+        ValueRule(holds=are_caps, words="a list of ADDRESS:COUNT, as in 10.0.0.5:2000,[2001:db8::1]:50"),
         "Addresses with another max.connections.per.ip of their own.",
     ),
     _dynamic(
@@ -139,22 +140,25 @@ _OWN: Final = (
         Type.INT,
         "1000",
         at_least(1),
-        "The most connections at one time from one address that is not this machine's loopback, where "
-        "max.connections.per.ip allows more. An address in max.connections.per.ip.overrides has only that.",
+        "The most connections at one time from one address that is not this machine's loopback, or one /64 of IPv6, "
+        "where max.connections.per.ip allows more. An address in max.connections.per.ip.overrides has only that.",
     ),
     _dynamic(
         "headrace.connection.creation.rate.per.remote.ip",
         Type.INT,
         "50",
         at_least(1),
-        "How many connections a second are taken from one address that is not this machine's loopback, in the mean of "
-        "quota.window.num samples: 500 at once by default. A quota connection_creation_rate of the address goes first.",
+        "How many connections a second are taken from one address that is not this machine's loopback, or from one /64 "
+        "of IPv6, in the mean of quota.window.num samples: 500 at once by default. "
+        "A quota connection_creation_rate of the address goes first.",
     ),
     _dynamic(
         "queued.max.request.bytes",
         Type.LONG,
         str(512 << 20),
-        Rule(holds=lambda value: isinstance(value, int) and (value == -1 or value >= 1), words="at least 1, or -1"),
+        ValueRule(
+            holds=lambda value: isinstance(value, int) and (value == -1 or value >= 1), words="at least 1, or -1"
+        ),
         "Bytes of requests that have come in part, or that wait to be served, of all connections together. Beyond it "
         "connections that need more are not read until others are done; one always goes on. -1 is no limit.",
     ),
@@ -309,7 +313,15 @@ def _twins() -> Iterable[Setting]:
 BROKER_SETTINGS: Final[dict[str, Setting]] = {
     setting.name: setting
     for setting in sorted(
-        (*_OWN, *CLUSTER_SETTINGS, *GROUP_SETTINGS, *METRICS_SETTINGS, *TRANSACTION_SETTINGS, *_twins()),
+        (
+            *_OWN,
+            *CLUSTER_SETTINGS,
+            *GROUP_SETTINGS,
+            *METRICS_SETTINGS,
+            *SHARE_SETTINGS,
+            *TRANSACTION_SETTINGS,
+            *_twins(),
+        ),
         key=lambda setting: setting.name,
     )
 }

@@ -10,7 +10,7 @@ from .names import shown
 from .setting import Setting, Type
 
 
-class Operation(IntEnum):
+class AlterConfigOpType(IntEnum):
     """What to do with a setting, numbered as on the wire."""
 
     SET = 0
@@ -19,17 +19,17 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-class Change(NamedTuple):
+class AlterConfigOp(NamedTuple):
     """One change of one setting."""
 
-    operation: Operation
+    operation: AlterConfigOpType
     name: str
     value: str | None = None
 
 
 def changed(
     current: Mapping[str, str],
-    changes: Sequence[Change],
+    changes: Sequence[AlterConfigOp],
     *,
     setting: Callable[[str], Setting],
     in_force: Callable[[str], str],
@@ -38,14 +38,14 @@ def changed(
     _refuse_repeats(change.name for change in changes)
     result = dict(current)
     for change in changes:
-        if change.operation is Operation.DELETE:
+        if change.operation is AlterConfigOpType.DELETE:
             result.pop(change.name, None)
         elif change.value is None:
             raise CodedError(
                 ErrorCode.invalid_request,
                 f"Null value not supported for {change.operation.name} of {shown(change.name)}; use DELETE",
             )
-        elif change.operation is Operation.SET:
+        elif change.operation is AlterConfigOpType.SET:
             result[change.name] = change.value
         else:
             _require_list(setting(change.name), change.operation)
@@ -63,7 +63,7 @@ def _refuse_repeats(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _require_list(setting: Setting, operation: Operation) -> None:
+def _require_list(setting: Setting, operation: AlterConfigOpType) -> None:
     if setting.type is not Type.LIST:
         raise CodedError(
             ErrorCode.invalid_config,
@@ -71,9 +71,9 @@ def _require_list(setting: Setting, operation: Operation) -> None:
         )
 
 
-def _edited(current: str, operation: Operation, value: str) -> str:
+def _edited(current: str, operation: AlterConfigOpType, value: str) -> str:
     items = [item.strip() for item in current.split(",") if item.strip()]
     given = [item.strip() for item in value.split(",") if item.strip()]
-    if operation is Operation.APPEND:
+    if operation is AlterConfigOpType.APPEND:
         return ",".join([*items, *(item for item in given if item not in items)])
     return ",".join(item for item in items if item not in given)

@@ -3,10 +3,10 @@
 import re
 from typing import Final
 
-from .setting import MAX_LONG, Rule, Setting, Type, at_least, one_of
+from .setting import MAX_LONG, Setting, Type, ValueRule, at_least, one_of
 
 _SERVERS: Final = re.compile(r"[^,/\s:]+(:\d{1,5})?(,[^,/\s:]+(:\d{1,5})?)*(/[^\s]*)?")
-_ENSEMBLE: Final = Rule(
+_ENSEMBLE: Final = ValueRule(
     holds=lambda value: bool(_SERVERS.fullmatch(str(value))),
     words="servers like h1:2181,h2:2181,h3:2181/path, the path being where this cluster keeps its state",
 )
@@ -14,7 +14,7 @@ RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def _cluster(
-    name: str, kind: Type, default: str | None, rule: Rule | None, doc: str, importance: str = "medium"
+    name: str, kind: Type, default: str | None, rule: ValueRule | None, doc: str, importance: str = "medium"
 ) -> Setting:
     return Setting(name=name, type=kind, default=default, rule=rule, doc=doc, importance=importance)
 

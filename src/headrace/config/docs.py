@@ -53,7 +53,7 @@ def _topic_rows() -> Iterable[tuple[str, ...]]:
 
 def _group_rows() -> Iterable[tuple[str, ...]]:
     for setting in OWN_GROUP_SETTINGS.values():
-        yield (*_cells(setting), f"`{setting.broker_name}`")
+        yield (*_cells(setting), f"`{setting.broker_name}`" if setting.broker_name else "")
 
 
 def _broker_rows() -> Iterable[tuple[str, ...]]:

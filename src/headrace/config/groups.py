@@ -1,15 +1,22 @@
 """The settings of a broker that concern groups and their offsets, and those that a group can have itself."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .names import nearest, shown
-from .setting import MAX_INT, ConfigError, Rule, Setting, Type, at_least, between, one_of, some_of
+from .setting import MAX_INT, ConfigError, Setting, Type, ValueRule, at_least, between, one_of, some_of
+from .share import LETTER_TOPICS_PREFIX, is_letter_topic, is_offset_reset
 
 
-def _group(name: str, kind: Type, default: str, rule: Rule, doc: str, importance: str = "medium") -> Setting:
+class Values(Protocol):
+    """Settings of a broker in force, by Kafka's names: a `BrokerConfig`, or a dictionary."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+def _group(name: str, kind: Type, default: str, rule: ValueRule, doc: str, importance: str = "medium") -> Setting:
     return Setting(name=name, type=kind, default=default, rule=rule, doc=doc, importance=importance)
 
 
@@ -153,7 +160,7 @@ GROUP_SETTINGS: Final = (
 )
 
 
-def _own(name: str, kind: Type, default: str, rule: Rule, broker_name: str, doc: str) -> Setting:
+def _own(name: str, kind: Type, default: str, rule: ValueRule | None, broker_name: str | None, doc: str) -> Setting:
     return Setting(name=name, type=kind, default=default, rule=rule, doc=doc, dynamic=True, broker_name=broker_name)
 
 
@@ -184,10 +191,155 @@ OWN_GROUP_SETTINGS: Final[dict[str, Setting]] = {
             "group.consumer.session.timeout.ms",
             "How long a member of the consumer protocol may be silent before its partitions go to others.",
         ),
+        _own(
+            "errors.deadletterqueue.copy.record.enable",
+            Type.BOOLEAN,
+            "false",
+            None,
+            None,
+            "Whether dead letters of the share group have the whole record (key, value, headers), and not only the "
+            "place that it was at.",
+        ),
+        _own(
+            "errors.deadletterqueue.topic.name",
+            Type.STRING,
+            "",
+            ValueRule(holds=is_letter_topic, words="empty, or the name of a topic that does not begin with __"),
+            None,
+            "The topic for the dead letters of the share group: what a member rejects, or was delivered too often. It "
+            "takes them with errors.deadletterqueue.group.enable=true. Without one such records are given up.",
+        ),
+        _own(
+            "headrace.share.key.interval.ms",
+            Type.INT,
+            "0",
+            at_least(0),
+            None,
+            "The least time between two deliveries of records with the same key to the share group: 100 are ten a "
+            "second of each key. Records without a key do not wait.",
+        ),
+        _own(
+            "headrace.share.order",
+            Type.STRING,
+            "none",
+            one_of("none", "key"),
+            None,
+            "With key, no record is delivered to the share group before all earlier ones of its partition with the "
+            "same key are accepted or given up. Records without a key do not wait.",
+        ),
+        _own(
+            "headrace.share.priority.enable",
+            Type.BOOLEAN,
+            "false",
+            None,
+            None,
+            "Whether records with a higher priority are delivered to the share group first: a header headrace.priority "
+            "of 0 to 9, 4 without one. They are chosen among the 2000 that follow the group's place in a partition.",
+        ),
+        _own(
+            "headrace.share.retry.backoff.max.ms",
+            Type.INT,
+            "60000",
+            at_least(0),
+            None,
+            "How long a record of the share group waits at most until it is delivered again.",
+        ),
+        _own(
+            "headrace.share.retry.backoff.ms",
+            Type.INT,
+            "0",
+            at_least(0),
+            None,
+            "How long a record of the share group that was released, or whose lock has expired, waits after its first "
+            "delivery until it is delivered again; after each further delivery twice as long.",
+        ),
+        _own(
+            "share.auto.offset.reset",
+            Type.STRING,
+            "latest",
+            ValueRule(
+                holds=is_offset_reset, words="earliest, latest, or by_duration: and a duration, as by_duration:PT12H"
+            ),
+            None,
+            "Where a share group begins in a partition that it comes to for the first time.",
+        ),
+        _own(
+            "share.delivery.count.limit",
+            Type.INT,
+            "5",
+            at_least(2),
+            "group.share.delivery.count.limit",
+            "How often a record is delivered to the share group at most, before it is given up.",
+        ),
+        _own(
+            "share.heartbeat.interval.ms",
+            Type.INT,
+            "5000",
+            at_least(1),
+            "group.share.heartbeat.interval.ms",
+            "How often members of the share group are told to send a heartbeat.",
+        ),
+        _own(
+            "share.isolation.level",
+            Type.STRING,
+            "read_uncommitted",
+            one_of("read_committed", "read_uncommitted"),
+            None,
+            "Whether the share group gets records of transactions once they are committed only.",
+        ),
+        _own(
+            "share.partition.max.record.locks",
+            Type.INT,
+            "2000",
+            at_least(100),
+            "group.share.partition.max.record.locks",
+            "How many records of a partition the members of the share group may have out at a time.",
+        ),
+        _own(
+            "share.record.lock.duration.ms",
+            Type.INT,
+            "30000",
+            at_least(1_000),
+            "group.share.record.lock.duration.ms",
+            "How long a record is a member's own before it is delivered again, unless it says what became of it.",
+        ),
+        _own(
+            "share.renew.acknowledge.enable",
+            Type.BOOLEAN,
+            "true",
+            None,
+            None,
+            "Whether members of the share group may renew the locks of records that they are still at work with.",
+        ),
+        _own(
+            "share.session.timeout.ms",
+            Type.INT,
+            "45000",
+            at_least(1),
+            "group.share.session.timeout.ms",
+            "How long a member of the share group may be silent before it is taken out.",
+        ),
     )
 }
 """What can be set on a group, by name."""
-_BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms")
+_BOUNDED: Final = frozenset(
+    {
+        "consumer.heartbeat.interval.ms",
+        "consumer.session.timeout.ms",
+        "share.delivery.count.limit",
+        "share.heartbeat.interval.ms",
+        "share.partition.max.record.locks",
+        "share.record.lock.duration.ms",
+        "share.session.timeout.ms",
+    }
+)
+"""Those that the broker bounds, by settings with `min` and `max` in the middle of their names."""
+
+
+def _bounds(name: str) -> tuple[str, str]:
+    """The settings of the broker that hold one of a group within bounds."""
+    kind, _, rest = name.partition(".")
+    return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
 
 
 def group_setting(name: str) -> Setting:
@@ -200,21 +352,40 @@ def group_setting(name: str) -> Setting:
     return setting
 
 
+def group_value(name: str, given: Mapping[str, str], broker: Values) -> Any:
+    """The value in force of a group's setting: its own within the bounds that the broker has set, else the broker's."""
+    setting = OWN_GROUP_SETTINGS[name]
+    text = given.get(name)
+    if text is None:
+        return setting.parse(setting.default or "") if setting.broker_name is None else broker[setting.broker_name]
+    value = setting.parse(text)
+    if name not in _BOUNDED:
+        return value
+    lowest, highest = _bounds(name)
+    return min(max(value, broker[lowest]), broker[highest])
+
+
 def validate_group_overrides(overrides: Mapping[str, str], broker: Callable[[str], Any]) -> None:
     """Raises `CodedError` (INVALID_CONFIG) unless a group may have these, within the bounds that the broker has set."""
     try:
-        values = {name: group_setting(name).parse(text) for name, text in overrides.items()}
+        values: dict[str, Any] = {name: group_setting(name).parse(text) for name, text in overrides.items()}
     except ConfigError as error:
         raise CodedError(ErrorCode.invalid_config, str(error)) from None
-    for kind in _BOUNDED:
-        value = values.get(f"consumer.{kind}")
-        low, high = broker(f"group.consumer.min.{kind}"), broker(f"group.consumer.max.{kind}")
-        if isinstance(value, int) and not low <= value <= high:
+    for name in sorted(_BOUNDED & values.keys()):
+        lowest, highest = _bounds(name)
+        if not broker(lowest) <= values[name] <= broker(highest):
             raise CodedError(
                 ErrorCode.invalid_config,
-                f"consumer.{kind} must be between group.consumer.min.{kind} ({low}) and group.consumer.max.{kind} "
-                f"({high}), which are set on the broker",
+                f"{name} must be between {lowest} ({broker(lowest)}) and {highest} ({broker(highest)}), which are set "
+                "on the broker",
             )
+    letters, prefix = values.get("errors.deadletterqueue.topic.name"), broker(LETTER_TOPICS_PREFIX) or ""
+    if letters and not letters.startswith(prefix):
+        raise CodedError(
+            ErrorCode.invalid_config,
+            f"errors.deadletterqueue.topic.name {letters} must begin with '{prefix}', which is set on the broker "
+            f"({LETTER_TOPICS_PREFIX})",
+        )
     assignor = values.get("consumer.assignor")
     if assignor is not None and assignor not in broker("group.consumer.assignors"):
         raise CodedError(ErrorCode.invalid_config, f"consumer.assignor {assignor} is not in group.consumer.assignors")

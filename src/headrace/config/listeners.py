@@ -17,7 +17,7 @@ from headrace.net.address import is_loopback
 
 from .names import shown
 from .per_listener import own_name
-from .setting import ConfigError, Rule, Setting, Type, Value
+from .setting import ConfigError, Setting, Type, Value, ValueRule
 
 PLAINTEXT: Final = "PLAINTEXT"
 SSL: Final = "SSL"
@@ -44,7 +44,7 @@ WILDCARDS: Final = ("", "0.0.0.0", "::")
 _FORM: Final = "must look like PLAINTEXT://127.0.0.1:9092"
 
 
-class Listener(NamedTuple):
+class ListenerAddress(NamedTuple):
     """An address: where the broker listens, or where clients are told to find it."""
 
     name: str
@@ -71,12 +71,12 @@ class Listener(NamedTuple):
         return is_loopback(self.host)
 
 
-class Listeners(NamedTuple):
+class ListenerAddresses(NamedTuple):
     """All of a broker's."""
 
-    bound: tuple[Listener, ...]
+    bound: tuple[ListenerAddress, ...]
     """Where it listens."""
-    advertised: tuple[Listener, ...]
+    advertised: tuple[ListenerAddress, ...]
     """Where it is found; those that are not advertised are found only by who knows of them."""
     inter_broker: str
     """The name of the one at which other brokers reach this one."""
@@ -91,7 +91,7 @@ class Listeners(NamedTuple):
         return (for_clients or names)[0]
 
 
-def parse_listener(text: str, protocols: Mapping[str, str] | None = None) -> Listener:
+def parse_listener(text: str, protocols: Mapping[str, str] | None = None) -> ListenerAddress:
     """`PLAINTEXT://host:port` as an address; `ConfigError` when it is not one."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match["port"]) > 65535:
@@ -105,15 +105,15 @@ def parse_listener(text: str, protocols: Mapping[str, str] | None = None) -> Lis
             f"Invalid address '{shown(text.strip())}': what the listener {name} speaks is not known; "
             f"say it in {PROTOCOL_MAP}, as {name}:SASL_SSL, one of {', '.join(PROTOCOLS)}"
         )
-    return Listener(name, protocol, match["v6"] or match["host"], int(match["port"]))
+    return ListenerAddress(name, protocol, match["v6"] or match["host"], int(match["port"]))
 
 
-def is_advertisable(listener: Listener) -> bool:
+def is_advertisable(listener: ListenerAddress) -> bool:
     """Whether clients could connect to it from elsewhere."""
     return listener.host not in WILDCARDS
 
 
-def read_listeners(given: Mapping[str, str], *, lone: bool = True) -> Listeners:
+def read_listeners(given: Mapping[str, str], *, lone: bool = True) -> ListenerAddresses:
     """The listeners that the settings come to; `ConfigError` says what is wrong with them and what to do."""
     protocols = _protocols(given.get(PROTOCOL_MAP, ""))
     controllers = _controllers(given)
@@ -124,10 +124,10 @@ def read_listeners(given: Mapping[str, str], *, lone: bool = True) -> Listeners:
         advertised = _addresses(ADVERTISED, given[ADVERTISED], protocols, controllers)
         _refuse_unknown(bound, advertised)
     name, is_set = _inter_broker(given, advertised, lone=lone)
-    return Listeners(bound, advertised, name, is_set)
+    return ListenerAddresses(bound, advertised, name, is_set)
 
 
-def unknown_listener_problem(setting: str, given: Mapping[str, str], listeners: Listeners) -> str:
+def unknown_listener_problem(setting: str, given: Mapping[str, str], listeners: ListenerAddresses) -> str:
     """Why a setting of a listener is of no use, as nobody listens there: a protection would seem to be on."""
     own = own_name(setting)
     if own is None:
@@ -141,7 +141,7 @@ def unknown_listener_problem(setting: str, given: Mapping[str, str], listeners: 
 
 def _protocols(text: str) -> dict[str, str]:
     """Listener names and what they speak."""
-    found: dict[str, str] = {}
+    protocols: dict[str, str] = {}
     for pair in (pair for pair in text.split(",") if pair.strip()):
         match = _PAIR.fullmatch(pair)
         if match is None:
@@ -151,16 +151,18 @@ def _protocols(text: str) -> dict[str, str]:
             raise ConfigError(
                 f"{PROTOCOL_MAP} has {name} speak {shown(protocol)}, which is none of {', '.join(PROTOCOLS)}"
             )
-        if found.setdefault(name, protocol) != protocol:
-            raise ConfigError(f"{PROTOCOL_MAP} has {name} speak both {found[name]} and {protocol}; keep one")
-    return found
+        if protocols.setdefault(name, protocol) != protocol:
+            raise ConfigError(f"{PROTOCOL_MAP} has {name} speak both {protocols[name]} and {protocol}; keep one")
+    return protocols
 
 
 def _controllers(given: Mapping[str, str]) -> set[str]:
     return {name.strip().upper() for name in given.get(CONTROLLER_NAMES, "").split(",") if name.strip()}
 
 
-def _addresses(setting: str, text: str, protocols: Mapping[str, str], controllers: set[str]) -> tuple[Listener, ...]:
+def _addresses(
+    setting: str, text: str, protocols: Mapping[str, str], controllers: set[str]
+) -> tuple[ListenerAddress, ...]:
     texts = [each.strip() for each in text.split(",") if each.strip()]
     served = [each for each in texts if _name(each) not in controllers]
     if not served:
@@ -168,18 +170,18 @@ def _addresses(setting: str, text: str, protocols: Mapping[str, str], controller
             f"{setting} has addresses of {CONTROLLER_NAMES} only, and a broker is no controller of its own here: "
             f"write {setting}={DEFAULT_LISTENERS}, or where clients are to connect"
         )
-    found = [_parsed(setting, each, protocols) for each in served]
-    names = [listener.name for listener in found]
+    listeners = [_parsed(setting, each, protocols) for each in served]
+    names = [listener.name for listener in listeners]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
             f"{setting} has more than one listener {', '.join(twice)}: each must have a different name, "
             f"which {PROTOCOL_MAP} gives a protocol (INTERNAL:{PLAINTEXT},EXTERNAL:{SASL_SSL})"
         )
-    return tuple(found)
+    return tuple(listeners)
 
 
-def _parsed(setting: str, text: str, protocols: Mapping[str, str]) -> Listener:
+def _parsed(setting: str, text: str, protocols: Mapping[str, str]) -> ListenerAddress:
     try:
         return parse_listener(text, protocols)
     except ConfigError as error:
@@ -191,9 +193,9 @@ def _name(text: str) -> str:
     return "" if match is None else match[1].upper()
 
 
-def _refuse_shared_ports(bound: tuple[Listener, ...]) -> None:
+def _refuse_shared_ports(bound: tuple[ListenerAddress, ...]) -> None:
     """Kafka's rule: one listener a port, or two where one is at an IPv4 address and the other at an IPv6 one."""
-    by_port: dict[int, list[Listener]] = {}
+    by_port: dict[int, list[ListenerAddress]] = {}
     for listener in bound:
         if listener.port:
             by_port.setdefault(listener.port, []).append(listener)
@@ -206,7 +208,7 @@ def _refuse_shared_ports(bound: tuple[Listener, ...]) -> None:
             )
 
 
-def _refuse_unknown(bound: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
+def _refuse_unknown(bound: tuple[ListenerAddress, ...], advertised: tuple[ListenerAddress, ...]) -> None:
     names = {listener.name for listener in bound}
     unknown = [listener.name for listener in advertised if listener.name not in names]
     if unknown:
@@ -215,7 +217,7 @@ def _refuse_unknown(bound: tuple[Listener, ...], advertised: tuple[Listener, ...
         )
 
 
-def _inter_broker(given: Mapping[str, str], advertised: tuple[Listener, ...], *, lone: bool) -> tuple[str, bool]:
+def _inter_broker(given: Mapping[str, str], advertised: tuple[ListenerAddress, ...], *, lone: bool) -> tuple[str, bool]:
     """The name of the listener for brokers, and whether it was said."""
     name, protocol = (given.get(setting, "").strip().upper() for setting in (INTER_BROKER_NAME, INTER_BROKER_PROTOCOL))
     names = [listener.name for listener in advertised]
@@ -255,7 +257,7 @@ def _is_map(value: Value) -> bool:
     return all(_PAIR.fullmatch(pair) for pair in str(value).split(",") if pair.strip())
 
 
-_MAP: Final = Rule(holds=_is_map, words="pairs like INTERNAL:PLAINTEXT,EXTERNAL:SASL_SSL")
+_MAP: Final = ValueRule(holds=_is_map, words="pairs like INTERNAL:PLAINTEXT,EXTERNAL:SASL_SSL")
 
 
 def _settings() -> Iterator[Setting]:

@@ -56,13 +56,13 @@ PROCESS_LEVELS: Final = LogLevels()
 
 def loggers() -> list[str]:
     """ROOT, the modules of this process that log, and the packages they are in."""
-    found = {ROOT}
+    names = {ROOT}
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{_PACKAGE}.") and any(_is_logger(vars(module).get(each)) for each in _LOGGER_NAMES):
             while name:
-                found.add(name)
+                names.add(name)
                 name = name.rpartition(".")[0]
-    return sorted(found)
+    return sorted(names)
 
 
 def _is_logger(value: object) -> bool:

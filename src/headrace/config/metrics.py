@@ -4,7 +4,7 @@ from typing import Final
 
 from headrace.net.address import parse_address
 
-from .setting import Rule, Setting, Type, Value, at_least
+from .setting import Setting, Type, Value, ValueRule, at_least
 
 METRICS_LISTENER: Final = "headrace.metrics.listener"
 MOST_PARTITIONS: Final = "headrace.metrics.max.partitions"
@@ -28,7 +28,7 @@ METRICS_SETTINGS: Final = (
         name=METRICS_LISTENER,
         type=Type.STRING,
         default=METRICS_AUTO,
-        rule=Rule(holds=_is_place, words="an address like 127.0.0.1:9644, auto or off"),
+        rule=ValueRule(holds=_is_place, words="an address like 127.0.0.1:9644, auto or off"),
         doc="Where `headrace broker` serves /metrics (Prometheus), /healthz and /readyz over HTTP, to anyone who can "
         "connect. `auto` is 127.0.0.1 and the port of listeners plus 552: 9644 for 9092.",
         importance="high",

@@ -7,7 +7,7 @@ obsolete. A value that asks for protection or for a function that is not there i
 from collections.abc import Iterator
 from typing import Final
 
-from .setting import Rule, Setting, Type, only, some_of
+from .setting import Setting, Type, ValueRule, only, some_of
 
 KRAFT: Final = "a cluster keeps its state in ZooKeeper (zookeeper.connect), and every broker can be its controller"
 _ABSENT: Final = "-"
@@ -25,6 +25,8 @@ num.network.threads int 3 dynamic
 num.replica.alter.log.dirs.threads int -
 producer.purgatory.purge.interval.requests int 1000
 queued.max.requests int 500
+share.coordinator.threads int 1
+share.fetch.purgatory.purge.interval.requests int 1000
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000
 socket.listen.backlog.size int 50
@@ -56,6 +58,7 @@ controlled.shutdown.retry.backoff.ms long 5000 obsolete
 eligible.leader.replicas.enable boolean false obsolete
 group.coordinator.append.linger.ms int 5
 group.coordinator.rebalance.protocols list classic,consumer,streams
+group.share.max.groups short 10 obsolete
 inter.broker.protocol.version string 3.9-IV0 obsolete
 log.cleaner.enable boolean true
 log.dir.failure.timeout.ms long 30000
@@ -69,6 +72,9 @@ offsets.load.buffer.size int 5242880
 offsets.topic.compression.codec int 0
 request.timeout.ms int 30000
 reserved.broker.max.id int 1000 obsolete
+share.coordinator.append.linger.ms int 5
+share.coordinator.load.buffer.size int 5242880
+share.coordinator.state.topic.compression.codec int 0
 transaction.partition.verification.enable boolean true dynamic
 transaction.state.log.load.buffer.size int 5242880
 transaction.two.phase.commit.enable boolean false
@@ -145,34 +151,6 @@ ssl.protocol string TLSv1.3
 ssl.provider string -
 ssl.secure.random.implementation string -
 ssl.trustmanager.algorithm string PKIX
-""",
-    "share groups are not there yet": """
-group.share.assignors list simple
-group.share.delivery.count.limit int 5
-group.share.heartbeat.interval.ms int 5000
-group.share.max.groups short 10 obsolete
-group.share.max.heartbeat.interval.ms int 15000
-group.share.max.record.lock.duration.ms int 60000
-group.share.max.session.timeout.ms int 60000
-group.share.max.share.sessions int 2000
-group.share.max.size int 200
-group.share.min.heartbeat.interval.ms int 5000
-group.share.min.record.lock.duration.ms int 15000
-group.share.min.session.timeout.ms int 45000
-group.share.partition.max.record.locks int 2000
-group.share.record.lock.duration.ms int 30000
-group.share.session.timeout.ms int 45000
-share.coordinator.append.linger.ms int 5
-share.coordinator.load.buffer.size int 5242880
-share.coordinator.snapshot.update.records.per.snapshot int 500
-share.coordinator.state.topic.compression.codec int 0
-share.coordinator.state.topic.min.isr short 2
-share.coordinator.state.topic.num.partitions int 50
-share.coordinator.state.topic.replication.factor short 3
-share.coordinator.state.topic.segment.bytes int 104857600
-share.coordinator.threads int 1
-share.coordinator.write.timeout.ms int 5000
-share.fetch.purgatory.purge.interval.requests int 1000
 """,
     "streams groups are not there yet": """
 group.streams.heartbeat.interval.ms int 5000
@@ -259,8 +237,8 @@ zookeeper.ssl.protocol string TLSv1.2 obsolete
 """Why they have no effect, and which: name, type, default."""
 
 
-def _left_out(words: str) -> Rule:
-    return Rule(holds=lambda value: not value, words=f"left out: {words}")
+def _left_out(words: str) -> ValueRule:
+    return ValueRule(holds=lambda value: not value, words=f"left out: {words}")
 
 
 _JAVA: Final = _left_out("classes in Java are not loaded")
@@ -269,7 +247,7 @@ _RULES: Final = {
     "alter.config.policy.class.name": _JAVA,
     "client.quota.callback.class": _JAVA,
     "process.roles": some_of("broker", "controller", least=0),
-    "principal.builder.class": Rule(
+    "principal.builder.class": ValueRule(
         holds=lambda value: str(value).endswith(".DefaultKafkaPrincipalBuilder"), words=_JAVA.words
     ),
     "log.cleaner.enable": only(True, "true: logs of topics with cleanup.policy=compact are always compacted"),

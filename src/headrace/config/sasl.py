@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .setting import Rule, Setting, Type, Value, at_least, between, some_of
+from .setting import Setting, Type, Value, ValueRule, at_least, between, some_of
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 ENABLED_MECHANISMS: Final = "sasl.enabled.mechanisms"
@@ -16,7 +16,12 @@ _OLD_TOKEN_KEY: Final = "delegation.token.master.key"
 
 
 def _setting(
-    name: str, kind: Type, default: str | None, rule: Rule | None, doc: str, fallbacks: tuple[tuple[str, int], ...] = ()
+    name: str,
+    kind: Type,
+    default: str | None,
+    rule: ValueRule | None,
+    doc: str,
+    fallbacks: tuple[tuple[str, int], ...] = (),
 ) -> Setting:
     return Setting(name=name, type=kind, default=default, rule=rule, doc=doc, fallbacks=fallbacks)
 
@@ -60,7 +65,7 @@ SASL_SETTINGS: Final = (
         JWKS_URL,
         Type.STRING,
         None,
-        Rule(holds=_is_url, words="an address that begins with https://, http:// or file:///"),
+        ValueRule(holds=_is_url, words="an address that begins with https://, http:// or file:///"),
         "Where the public keys are that sign OAuth tokens, as a JWKS.",
     ),
     _setting(

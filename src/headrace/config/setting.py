@@ -33,7 +33,7 @@ class Type(Enum):
     PASSWORD = 9
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Where a value comes from, numbered as in DescribeConfigs; of the first five the lower number wins."""
 
     DYNAMIC_TOPIC = 1
@@ -47,7 +47,7 @@ class Source(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ValueRule:
     """What a value must satisfy, and the same in words."""
 
     holds: Callable[[Value], bool]
@@ -62,7 +62,7 @@ class Setting:
     type: Type
     default: str | None
     doc: str
-    rule: Rule | None = None
+    rule: ValueRule | None = None
     importance: str = "medium"
     dynamic: bool = False
     """Whether it can be changed while the broker runs; topic settings always can."""
@@ -106,25 +106,25 @@ def render(value: Value) -> str | None:
     return None if value is None else str(value)
 
 
-def at_least(low: int) -> Rule:
-    return Rule(holds=lambda value: isinstance(value, int) and value >= low, words=f"at least {low}")
+def at_least(low: int) -> ValueRule:
+    return ValueRule(holds=lambda value: isinstance(value, int) and value >= low, words=f"at least {low}")
 
 
-def between(low: float, high: float) -> Rule:
-    return Rule(
+def between(low: float, high: float) -> ValueRule:
+    return ValueRule(
         holds=lambda value: isinstance(value, int | float) and low <= value <= high, words=f"between {low} and {high}"
     )
 
 
-def one_of(*allowed: str) -> Rule:
-    return Rule(holds=lambda value: value in allowed, words=f"one of {', '.join(allowed)}")
+def one_of(*allowed: str) -> ValueRule:
+    return ValueRule(holds=lambda value: value in allowed, words=f"one of {', '.join(allowed)}")
 
 
-def only(allowed: Value, words: str) -> Rule:
-    return Rule(holds=lambda value: value == allowed, words=words)
+def only(allowed: Value, words: str) -> ValueRule:
+    return ValueRule(holds=lambda value: value == allowed, words=words)
 
 
-def some_of(*allowed: str, least: int = 1) -> Rule:
+def some_of(*allowed: str, least: int = 1) -> ValueRule:
     def holds(value: Value) -> bool:
         return (
             isinstance(value, tuple)
@@ -134,7 +134,7 @@ def some_of(*allowed: str, least: int = 1) -> Rule:
         )
 
     count = "one or more" if least else "any"
-    return Rule(holds=holds, words=f"{count} of {', '.join(allowed)}, each once")
+    return ValueRule(holds=holds, words=f"{count} of {', '.join(allowed)}, each once")
 
 
 def _boolean(text: str) -> bool:

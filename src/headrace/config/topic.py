@@ -7,17 +7,18 @@ from typing import Final
 from headrace.protocol.errors import CodedError, ErrorCode
 
 from .names import nearest, shown
-from .setting import MAX_LONG, ConfigError, Rule, Setting, Type, Value, at_least, between, one_of, only, some_of
+from .setting import MAX_LONG, ConfigError, Setting, Type, Value, ValueRule, at_least, between, one_of, only, some_of
+from .share import TAKES_LETTERS
 
-_GZIP_LEVEL: Final = Rule(holds=lambda value: value == -1 or value in range(1, 10), words="-1, or between 1 and 9")
+_GZIP_LEVEL: Final = ValueRule(holds=lambda value: value == -1 or value in range(1, 10), words="-1, or between 1 and 9")
 _VERSION_WITH_FORMAT_2: Final = re.compile(r"(0\.11|[1-3]\.\d)(\.\d+)?(-IV\d+)?")
-_FORMAT_2: Final = Rule(
+_FORMAT_2: Final = ValueRule(
     holds=lambda value: isinstance(value, str) and _VERSION_WITH_FORMAT_2.fullmatch(value) is not None,
     words="0.11 up to 3.x, whose record format (2) is the only one stored here; leave it out",
 )
 _NEVER: Final = str(MAX_LONG)
 _REPLICA: Final = re.compile(r"\d+:\d+")
-_REPLICAS: Final = Rule(
+_REPLICAS: Final = ValueRule(
     holds=lambda value: value in ((), ("*",)) or all(_REPLICA.fullmatch(item) for item in _items(value)),
     words="partition:broker,partition:broker,… or * for all",
 )
@@ -31,7 +32,7 @@ def _topic(
     name: str,
     kind: Type,
     default: str,
-    rule: Rule | None,
+    rule: ValueRule | None,
     broker_name: str,
     doc: str,
     importance: str = "medium",
@@ -99,6 +100,14 @@ _ROWS: Final = (
         at_least(0),
         "log.cleaner.delete.retention.ms",
         "How long a compacted topic keeps delete markers, so that a reader who began at the start sees them.",
+    ),
+    _topic(
+        TAKES_LETTERS,
+        Type.BOOLEAN,
+        "false",
+        None,
+        "",
+        "Whether share groups may have their dead letters written to the topic, whoever made them reject a record.",
     ),
     _topic(
         "file.delete.delay.ms",

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from .setting import Rule, Setting, Type, at_least
+from .setting import Setting, Type, ValueRule, at_least
 
 
-def _transaction(name: str, default: str, rule: Rule, doc: str, importance: str = "medium") -> Setting:
+def _transaction(name: str, default: str, rule: ValueRule, doc: str, importance: str = "medium") -> Setting:
     return Setting(name=name, type=Type.INT, default=default, rule=rule, doc=doc, importance=importance)
 
 

@@ -16,8 +16,8 @@ from .listeners import (
     ALLOW_ANONYMOUS,
     LISTENERS,
     SSL,
-    Listener,
-    Listeners,
+    ListenerAddress,
+    ListenerAddresses,
     is_advertisable,
     read_listeners,
     unknown_listener_problem,
@@ -27,7 +27,7 @@ from .no_effect import KRAFT
 from .per_listener import names_for, own_name
 from .properties import parse_properties
 from .sasl import JAAS_CONFIG
-from .setting import ConfigError, Setting, Source, Value
+from .setting import ConfigError, ConfigSource, Setting, Value
 from .tls import TLS_SETTINGS
 from .topic import TOPIC_SETTINGS
 from .zookeeper import zookeeper_problem
@@ -46,7 +46,7 @@ class FoundValue(NamedTuple):
 
     name: str
     text: str
-    source: Source
+    source: ConfigSource
     factor: int = 1
 
 
@@ -71,7 +71,7 @@ class BrokerConfig:
     def __init__(self, given: Mapping[str, str], *, lone: bool = True) -> None:
         self.lone = lone and not given.get("zookeeper.connect")
         self.given, self._listeners = _checked(given, lone=self.lone)
-        self._dynamic: list[tuple[Source, Mapping[str, str]]] = []
+        self._dynamic: list[tuple[ConfigSource, Mapping[str, str]]] = []
         self._renew()
 
     @classmethod
@@ -104,12 +104,12 @@ class BrokerConfig:
         return int(self["node.id"])
 
     @property
-    def listeners(self) -> tuple[Listener, ...]:
+    def listeners(self) -> tuple[ListenerAddress, ...]:
         """Where to listen; an address without a host, as in `PLAINTEXT://:9092`, is all of this machine's."""
         return tuple(each if each.host else each._replace(host="0.0.0.0") for each in self._listeners.bound)
 
     @property
-    def advertised_listeners(self) -> tuple[Listener, ...]:
+    def advertised_listeners(self) -> tuple[ListenerAddress, ...]:
         """Where clients and brokers are told to connect to."""
         for listener in self._listeners.advertised:
             if not is_advertisable(listener):
@@ -120,12 +120,12 @@ class BrokerConfig:
         return self._listeners.advertised
 
     @property
-    def listener(self) -> Listener:
+    def listener(self) -> ListenerAddress:
         """The one that stands for this broker where one address does."""
         return next(each for each in self.listeners if each.name == self._listeners.client)
 
     @property
-    def advertised(self) -> Listener:
+    def advertised(self) -> ListenerAddress:
         """Where that one is found."""
         return next(each for each in self.advertised_listeners if each.name == self._listeners.client)
 
@@ -150,7 +150,7 @@ class BrokerConfig:
         """Its value; None where it has none."""
         return self._values[setting.name] if setting.name in self._values else self._in_force(setting)
 
-    def is_anonymous(self, listener: Listener) -> bool:
+    def is_anonymous(self, listener: ListenerAddress) -> bool:
         """Whether anybody who reaches the listener is let in."""
         if listener.asks_for_login:
             return False
@@ -188,7 +188,7 @@ class BrokerConfig:
 
     def use_dynamic(self, *, cluster: Mapping[str, str], own: Mapping[str, str]) -> None:
         """Puts the settings that were changed at run time, for all brokers and for this one, before the given ones."""
-        self._dynamic = [(Source.DYNAMIC_BROKER, own), (Source.DYNAMIC_DEFAULT_BROKER, cluster)]
+        self._dynamic = [(ConfigSource.DYNAMIC_BROKER, own), (ConfigSource.DYNAMIC_DEFAULT_BROKER, cluster)]
         self._renew()
 
     def reload(self, new: "BrokerConfig") -> Reloaded:
@@ -240,10 +240,10 @@ class BrokerConfig:
     def trace_topic(self, name: str, overrides: Mapping[str, str]) -> list[FoundValue]:
         """Every place where the topic setting has a value, the one in force first."""
         setting = TOPIC_SETTINGS[name]
-        found = [FoundValue(name, overrides[name], Source.DYNAMIC_TOPIC)] if name in overrides else []
+        found = [FoundValue(name, overrides[name], ConfigSource.DYNAMIC_TOPIC)] if name in overrides else []
         if setting.broker_name is not None:
             return found + self.trace(setting.broker_name)
-        return [*found, FoundValue(name, setting.default or "", Source.DEFAULT)]
+        return [*found, FoundValue(name, setting.default or "", ConfigSource.DEFAULT)]
 
     def _trace(self, setting: Setting) -> Iterator[FoundValue]:
         for source, values in self._dynamic:
@@ -251,10 +251,10 @@ class BrokerConfig:
                 yield FoundValue(setting.name, values[setting.name], source)
         for name, factor in ((setting.name, 1), *setting.fallbacks):
             if name in self.given:
-                yield FoundValue(name, self.given[name], Source.STATIC_BROKER, factor)
+                yield FoundValue(name, self.given[name], ConfigSource.STATIC_BROKER, factor)
         default = _SYNC_EACH.get(setting.name, setting.default) if self.lone else setting.default
         if default is not None:
-            yield FoundValue(setting.name, default, Source.DEFAULT)
+            yield FoundValue(setting.name, default, ConfigSource.DEFAULT)
 
     def _renew(self) -> None:
         self._remembered: dict[Hashable, Any] = {}
@@ -274,7 +274,7 @@ class BrokerConfig:
         return scaled(value, found.factor)
 
 
-def _checked(given: Mapping[str, str], *, lone: bool) -> tuple[dict[str, str], Listeners]:
+def _checked(given: Mapping[str, str], *, lone: bool) -> tuple[dict[str, str], ListenerAddresses]:
     """The settings as they are used, and the listeners; `ConfigError` says everything that is wrong with them."""
     problems = [_problem(name, text) for name, text in given.items() if name not in ADDRESS_SETTINGS]
     used = dict(given)

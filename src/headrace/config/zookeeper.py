@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from .setting import Rule, Setting, Type, one_of
+from .setting import Setting, Type, ValueRule, one_of
 
 CONNECT: Final = "zookeeper.connect"
 TLS_ENABLE: Final = "zookeeper.ssl.client.enable"
@@ -16,7 +16,7 @@ AUTH: Final = "headrace.zookeeper.auth"
 AUTH_VARIABLE: Final = "HEADRACE_ZOOKEEPER_AUTH"
 
 
-def _setting(name: str, kind: Type, default: str | None, rule: Rule | None, doc: str) -> Setting:
+def _setting(name: str, kind: Type, default: str | None, rule: ValueRule | None, doc: str) -> Setting:
     return Setting(name=name, type=kind, default=default, rule=rule, doc=doc)
 
 
@@ -58,7 +58,7 @@ ZOOKEEPER_SETTINGS: Final = (
         AUTH,
         Type.PASSWORD,
         None,
-        Rule(holds=lambda value: _is_login(str(value)), words="USER:PASSWORD"),
+        ValueRule(holds=lambda value: _is_login(str(value)), words="USER:PASSWORD"),
         "Who the brokers are to ZooKeeper, as USER:PASSWORD (its scheme digest): the same on all of them. Better given "
         f"by {AUTH_VARIABLE}, which no list of processes shows. ZooKeeper is sent it as it is: use TLS.",
     ),

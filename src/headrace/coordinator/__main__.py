@@ -38,7 +38,7 @@ def render() -> str:
             _CLASSIC,
             _diagram(classic.TRANSITIONS, but=classic.ClassicState.DEAD),
             _TRANSACTIONS,
-            _diagram(transactions.TRANSITIONS, but=transactions.State.DEAD),
+            _diagram(transactions.TRANSITIONS, but=transactions.TransactionState.DEAD),
         )
     )
 

@@ -19,7 +19,7 @@ class Severity(StrEnum):
     """Someone must act: writes are refused, or records may become unavailable."""
 
 
-class Code(StrEnum):
+class ProblemCode(StrEnum):
     """Every problem that a broker can report, by the name that metrics, JSON and alerts use."""
 
     LOG_DIR_FULL = "log-dir-full"
@@ -34,12 +34,13 @@ class Code(StrEnum):
     OFFLINE_PARTITIONS = "offline-partitions"
     UNDER_MIN_ISR = "under-min-isr"
     UNDER_REPLICATED = "under-replicated"
+    DEAD_LETTERS_WAIT = "dead-letters-wait"
     CERTIFICATE_EXPIRED = "certificate-expired"
     CERTIFICATE_EXPIRES = "certificate-expires"
     CERTIFICATE_REFUSED = "certificate-refused"
 
 
-class Kind(NamedTuple):
+class ProblemKind(NamedTuple):
     """What is the same for every problem of a code."""
 
     title: str
@@ -51,95 +52,102 @@ class Kind(NamedTuple):
     advice: str
 
 
-KINDS: Final[Mapping[Code, Kind]] = {
-    Code.LOG_DIR_FULL: Kind(
+KINDS: Final[Mapping[ProblemCode, ProblemKind]] = {
+    ProblemCode.LOG_DIR_FULL: ProblemKind(
         "disk full",
         Severity.CRITICAL,
         True,
         "free space on the disk, add some, or shorten retention.ms or retention.bytes of large topics; writes go on by "
         "themselves once there is space",
     ),
-    Code.LOG_DIR_FAILED: Kind(
+    ProblemCode.LOG_DIR_FAILED: ProblemKind(
         "log directory failed",
         Severity.CRITICAL,
         True,
         "look at the disk (dmesg, SMART) and at the broker's log; then restart the broker, or let it fetch the log "
         "anew with `headrace log refetch`",
     ),
-    Code.WRITES_STALLED: Kind(
+    ProblemCode.WRITES_STALLED: ProblemKind(
         "log writes stalled",
         Severity.CRITICAL,
         True,
         "look at the disk (dmesg, iostat -x): it has not answered; writes go on by themselves once it does. If it does "
         "not, stop the broker, so that others lead",
     ),
-    Code.DISK_LOW: Kind(
+    ProblemCode.DISK_LOW: ProblemKind(
         "disk space low", Severity.WARNING, False, "add disk space or shorten retention before the disk is full"
     ),
-    Code.STORE_UNREACHABLE: Kind(
+    ProblemCode.STORE_UNREACHABLE: ProblemKind(
         "ZooKeeper unreachable",
         Severity.CRITICAL,
         True,
         "check that the ZooKeeper servers run, have a majority and can be reached from this machine; the broker "
         "registers again by itself",
     ),
-    Code.NOT_REGISTERED: Kind(
+    ProblemCode.NOT_REGISTERED: ProblemKind(
         "broker not registered",
         Severity.CRITICAL,
         True,
         "wait for the broker to join its cluster; its log says what it waits for",
     ),
-    Code.RECOVERING: Kind(
+    ProblemCode.RECOVERING: ProblemKind(
         "log recovery running",
         Severity.WARNING,
         True,
         "wait: logs are checked after an unclean stop; the broker's log shows the progress",
     ),
-    Code.DESCRIPTORS_SHORT: Kind(
+    ProblemCode.DESCRIPTORS_SHORT: ProblemKind(
         "file descriptors short",
         Severity.WARNING,
         False,
         "raise the hard limit of open files (ulimit -Hn, LimitNOFILE= in systemd), then restart the broker",
     ),
-    Code.CLOCK_JUMPED: Kind(
+    ProblemCode.CLOCK_JUMPED: ProblemKind(
         "clock jumped",
         Severity.CRITICAL,
         False,
         "check the machine's clock and its time service; nothing expires by the new time until the clock is back. "
         "Where it is right now, say so: set headrace.clock.jump.max.ms=-1 for this broker, then take that back",
     ),
-    Code.OFFLINE_PARTITIONS: Kind(
+    ProblemCode.OFFLINE_PARTITIONS: ProblemKind(
         "offline partitions",
         Severity.CRITICAL,
         False,
         "start the brokers that hold the replicas; `headrace cluster describe` names the partitions",
     ),
-    Code.UNDER_MIN_ISR: Kind(
+    ProblemCode.UNDER_MIN_ISR: ProblemKind(
         "partitions under min ISR",
         Severity.CRITICAL,
         False,
         "bring back the replicas that are missing or behind: writes with acks=all are refused",
     ),
-    Code.UNDER_REPLICATED: Kind(
+    ProblemCode.UNDER_REPLICATED: ProblemKind(
         "partitions under-replicated",
         Severity.WARNING,
         False,
         "see which brokers are missing or behind: `headrace cluster describe`",
     ),
-    Code.CERTIFICATE_EXPIRED: Kind(
+    ProblemCode.DEAD_LETTERS_WAIT: ProblemKind(
+        "dead letters cannot be written",
+        Severity.WARNING,
+        False,
+        "see to their topic as the reason says; they are written by themselves then, and until then their records are "
+        "kept: the group has no more than retention leaves them",
+    ),
+    ProblemCode.CERTIFICATE_EXPIRED: ProblemKind(
         "TLS certificate expired",
         Severity.CRITICAL,
         False,
         "put a new certificate in the place of the old one (ssl.keystore.location): it is taken up within seconds; "
         "clients refuse this one",
     ),
-    Code.CERTIFICATE_EXPIRES: Kind(
+    ProblemCode.CERTIFICATE_EXPIRES: ProblemKind(
         "TLS certificate expires soon",
         Severity.WARNING,
         False,
         "put a new certificate in the place of the old one (ssl.keystore.location): it is taken up within seconds",
     ),
-    Code.CERTIFICATE_REFUSED: Kind(
+    ProblemCode.CERTIFICATE_REFUSED: ProblemKind(
         "new TLS certificate refused",
         Severity.WARNING,
         False,
@@ -149,10 +157,10 @@ KINDS: Final[Mapping[Code, Kind]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class HealthProblem:
     """One thing that is wrong."""
 
-    code: Code
+    code: ProblemCode
     severity: Severity
     subject: str
     """What it is about: a directory, an address, `broker 1`."""
@@ -182,10 +190,10 @@ class Problem:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Problem":
+    def from_json(cls, values: Mapping[str, Any]) -> "HealthProblem":
         """The problem that `to_json` wrote; `KeyError` or `ValueError` where it is none."""
         return cls(
-            code=Code(values["code"]),
+            code=ProblemCode(values["code"]),
             severity=Severity(values["severity"]),
             subject=str(values["subject"]),
             message=str(values["message"]),
@@ -193,7 +201,7 @@ class Problem:
         )
 
 
-def problem(code: Code, subject: str, message: str) -> Problem:
+def problem(code: ProblemCode, subject: str, message: str) -> HealthProblem:
     """A problem of a code, as bad as its kind is, with the advice of its kind."""
     kind = KINDS[code]
-    return Problem(code=code, severity=kind.severity, subject=subject, message=message, advice=kind.advice)
+    return HealthProblem(code=code, severity=kind.severity, subject=subject, message=message, advice=kind.advice)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from .problem import Problem, Severity
+from .problem import HealthProblem, Severity
 
 _ORDER: Final = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
 
@@ -41,7 +41,7 @@ class HealthReport:
     uptime_seconds: float
     ready: bool
     """Whether it is registered and has no problem of its own that keeps it from serving."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[HealthProblem, ...] = ()
     """The worst first."""
     numbers: Mapping[str, int | float] = field(default_factory=dict)
     """What the problems were found from, and what else is worth showing: partitions, disk space, clock."""
@@ -104,19 +104,19 @@ def _listener(values: Mapping[str, Any]) -> ListenerReport:
     )
 
 
-def worst_first(problems: list[Problem]) -> tuple[Problem, ...]:
+def worst_first(problems: list[HealthProblem]) -> tuple[HealthProblem, ...]:
     """Problems in the order in which someone should read them."""
     return tuple(sorted(problems, key=lambda p: _ORDER[p.severity]))
 
 
-def _known(entries: list[Mapping[str, Any]]) -> list[Problem]:
-    found = []
+def _known(entries: list[Mapping[str, Any]]) -> list[HealthProblem]:
+    problems = []
     for entry in entries:
         try:
-            found.append(Problem.from_json(entry))
+            problems.append(HealthProblem.from_json(entry))
         except ValueError:
             continue
-    return found
+    return problems
 
 
 def _number(value: object) -> int | float:

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 
-from .names import BROKER, GATEWAY, Metric
+from .names import BROKER, GATEWAY, PIPELINES, Metric
 
 _HEAD = """# Metrics
 
-What brokers and gateways tell Prometheus; [Monitoring](monitoring.md) says how to scrape them, what to watch and what
-each alert means. Durations are histograms with bounds at powers of two of a microsecond, from 64 µs to 16.8 s.
-Series of one topic, one partition or one partition of a group are limited to
+What brokers, gateways and services of pipelines tell Prometheus; [Monitoring](monitoring.md) says how to scrape them,
+what to watch and what each alert means. Durations are histograms with bounds at powers of two of a microsecond, from
+64 µs to 16.8 s. Series of one topic, one partition or one partition of a group are limited to
 `headrace.metrics.max.partitions` of each kind; sums have all of them.
 """
 
@@ -18,7 +18,8 @@ def render_docs() -> str:
     """The page as markdown."""
     brokers = f"## Brokers\n\n`/metrics` on the port of `--metrics`.\n{_tables(BROKER)}"
     gateways = f"## Gateways\n\n`/metrics` on the port of `--http`.\n{_tables(GATEWAY)}"
-    return f"{_HEAD}\n{brokers}\n{gateways}"
+    pipelines = f"## Pipelines\n\n`/metrics` of `headrace pipeline service`, at `--metrics`.\n{_tables(PIPELINES)}"
+    return f"{_HEAD}\n{brokers}\n{gateways}\n{pipelines}"
 
 
 def _tables(metrics: Mapping[str, Metric]) -> str:

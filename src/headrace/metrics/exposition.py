@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .histogram import BUCKETS, Histogram, upper_seconds
-from .names import Kind, Metric
+from .names import Metric, MetricType
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -54,9 +54,9 @@ class Snapshot:
 
         for name, metric in self.metrics.items():
             family: Any
-            if metric.kind is Kind.COUNTER:
+            if metric.kind is MetricType.COUNTER:
                 family = CounterMetricFamily(name.removesuffix("_total"), metric.doc, labels=metric.labels)
-            elif metric.kind is Kind.GAUGE:
+            elif metric.kind is MetricType.GAUGE:
                 family = GaugeMetricFamily(name, metric.doc, labels=metric.labels)
             else:
                 family = HistogramMetricFamily(name, metric.doc, labels=metric.labels)
@@ -70,14 +70,14 @@ class Snapshot:
 
 def _buckets(counts: Sequence[int], step: int) -> list[tuple[str, float]]:
     """Counts of all durations up to a bound, as Prometheus has them."""
-    found: list[tuple[str, float]] = []
+    buckets: list[tuple[str, float]] = []
     below = 0
     for number in range(BUCKETS - 1):
         below += counts[number]
         if number >= FIRST_BUCKET and number % step == 0:
-            found.append((str(upper_seconds(number)), below))
-    found.append(("+Inf", below + counts[-1]))
-    return found
+            buckets.append((str(upper_seconds(number)), below))
+    buckets.append(("+Inf", below + counts[-1]))
+    return buckets
 
 
 class _Collected:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Kind(StrEnum):
+class MetricType(StrEnum):
     """Prometheus' kinds of metrics."""
 
     COUNTER = "counter"
@@ -23,7 +23,7 @@ class Metric:
     """One metric."""
 
     name: str
-    kind: Kind
+    kind: MetricType
     labels: tuple[str, ...]
     doc: str
     section: str
@@ -31,16 +31,16 @@ class Metric:
     """Of a histogram: powers of two between the bounds of its buckets."""
 
 
-def _counter(name: str, doc: str, *labels: str) -> tuple[str, Kind, tuple[str, ...], str]:
-    return name, Kind.COUNTER, labels, doc
+def _counter(name: str, doc: str, *labels: str) -> tuple[str, MetricType, tuple[str, ...], str]:
+    return name, MetricType.COUNTER, labels, doc
 
 
-def _gauge(name: str, doc: str, *labels: str) -> tuple[str, Kind, tuple[str, ...], str]:
-    return name, Kind.GAUGE, labels, doc
+def _gauge(name: str, doc: str, *labels: str) -> tuple[str, MetricType, tuple[str, ...], str]:
+    return name, MetricType.GAUGE, labels, doc
 
 
-def _histogram(name: str, doc: str, *labels: str) -> tuple[str, Kind, tuple[str, ...], str]:
-    return name, Kind.HISTOGRAM, labels, doc
+def _histogram(name: str, doc: str, *labels: str) -> tuple[str, MetricType, tuple[str, ...], str]:
+    return name, MetricType.HISTOGRAM, labels, doc
 
 
 _PROCESS: Final = (
@@ -242,6 +242,24 @@ _SECTIONS: Final = {
         ),
         _gauge("headrace_group_lag_records_sum", "Of all partitions of the group.", "group"),
         _gauge("headrace_group_lag_seconds_max", "Of the partition that is furthest behind.", "group"),
+        _counter("headrace_share_records_delivered_total", "Records that members of share groups were given."),
+        _counter("headrace_share_records_redelivered_total", "Of those, the ones that had been delivered before."),
+        _counter(
+            "headrace_share_records_acknowledged_total",
+            "Records by what members of share groups said of them: gap, accept, release, reject or renew.",
+            "type",
+        ),
+        _counter("headrace_share_locks_expired_total", "Records whose member said nothing until its lock expired."),
+        _gauge("headrace_share_locks", "Records that members of share groups have out."),
+        _counter("headrace_share_dead_letters_total", "Records of share groups whose dead letters were written."),
+        _counter(
+            "headrace_share_dead_letter_failures_total", "Tries to write dead letters of share groups that failed."
+        ),
+        _counter(
+            "headrace_share_dead_letters_dropped_total",
+            "Records of share groups that were deleted from their topic while their dead letters could not be written.",
+        ),
+        _gauge("headrace_share_dead_letters_waiting", "Records of share groups whose dead letters are to be written."),
         _gauge("headrace_open_transactions", "Transactions that are open, or being ended, coordinated here."),
         _gauge("headrace_oldest_transaction_seconds", "Since the oldest of them began; 0 without any."),
     ),
@@ -284,8 +302,65 @@ _GATEWAY_SECTIONS: Final = {
     ),
 }
 
+_PIPELINE_SECTIONS: Final = {
+    "The service": (
+        _gauge("headrace_build_info", "Always 1; the version.", "version"),
+        _gauge("headrace_pipelines_deployed", "Pipelines that are deployed, wherever they run."),
+        _gauge("headrace_pipeline_runners", "Pipelines that this service runs."),
+        _gauge("headrace_pipeline_service_cut_off", "1 while the topics of pipelines cannot be read."),
+        *_PROCESS,
+    ),
+    "Pipelines that this service runs, or was the last to run": (
+        _gauge(
+            "headrace_pipeline_state",
+            "1 for the state that it is in: starting, running, stopping, stopped, backoff, crash-loop, failed, done, "
+            "waiting.",
+            "pipeline",
+            "state",
+        ),
+        _counter("headrace_pipeline_restarts_total", "Starts of a runner since the last deployment.", "pipeline"),
+        _gauge("headrace_pipeline_failures", "Failures in a row; 0 once a runner has lived for 5 minutes.", "pipeline"),
+    ),
+    "Sinks of pipelines that this service runs": (
+        _counter("headrace_pipeline_rows_in_total", "Rows read for a sink since its start.", "pipeline", "sink"),
+        _counter("headrace_pipeline_rows_out_total", "Rows written since its start.", "pipeline", "sink"),
+        _counter(
+            "headrace_pipeline_bad_records_total",
+            "Records that could not be decoded, since its start.",
+            "pipeline",
+            "sink",
+        ),
+        _counter(
+            "headrace_pipeline_late_rows_total",
+            "Rows that came too late for their watermark, since its start.",
+            "pipeline",
+            "sink",
+        ),
+        _counter(
+            "headrace_pipeline_expectation_failures_total",
+            "Rows that failed a rule of `expect`, by TABLE.RULE, since its start.",
+            "pipeline",
+            "sink",
+            "rule",
+        ),
+        _gauge("headrace_pipeline_rows_per_second", "Rows read in a second by the last batch.", "pipeline", "sink"),
+        _gauge("headrace_pipeline_lag_records", "Records committed and not read yet.", "pipeline", "sink"),
+        _gauge("headrace_pipeline_batch", "The number of the last batch.", "pipeline", "sink"),
+        _gauge("headrace_pipeline_batch_seconds", "How long the last batch took.", "pipeline", "sink"),
+        _gauge("headrace_pipeline_state_rows", "Rows in the state of a sink's query.", "pipeline", "sink"),
+        _gauge("headrace_pipeline_state_bytes", "Memory in use by that state.", "pipeline", "sink"),
+        _counter("headrace_pipeline_query_restarts_total", "Queries started again by the runner.", "pipeline", "sink"),
+        _gauge(
+            "headrace_pipeline_last_progress_timestamp_seconds",
+            "When Spark last told of progress, since 1970; it does every 10 s also where there is nothing to do.",
+            "pipeline",
+            "sink",
+        ),
+    ),
+}
 
-def _metrics(sections: Mapping[str, tuple[tuple[str, Kind, tuple[str, ...], str], ...]]) -> Iterator[Metric]:
+
+def _metrics(sections: Mapping[str, tuple[tuple[str, MetricType, tuple[str, ...], str], ...]]) -> Iterator[Metric]:
     for section, rows in sections.items():
         for name, kind, labels, doc in rows:
             step = _PHASE_STEP if name in _PHASES else 1
@@ -300,3 +375,5 @@ BROKER: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _metric
 """What a broker exports."""
 GATEWAY: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _metrics(_GATEWAY_SECTIONS)}
 """What a gateway exports."""
+PIPELINES: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _metrics(_PIPELINE_SECTIONS)}
+"""What a service of pipelines exports."""

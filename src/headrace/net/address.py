@@ -1,7 +1,12 @@
 """Where somebody listens: a host and a port, and how people write them."""
 
-from ipaddress import ip_address
-from typing import NamedTuple
+from functools import lru_cache
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from typing import Final, NamedTuple
+
+_OF_ONE_SUBSCRIBER: Final = 64
+"""Bits of an IPv6 address that its owner has not chosen: the others are free for anybody to have 2**64 addresses."""
+_MOST_REMEMBERED: Final = 10_000
 
 
 class Address(NamedTuple):
@@ -22,6 +27,20 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+@lru_cache(maxsize=_MOST_REMEMBERED)
+def owner_of(host: str) -> str:
+    """Whom to count for what comes from an address: the address itself, or its /64 where it is one of IPv6."""
+    if ":" not in host:
+        return host
+    try:
+        address = IPv6Address(host)
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None or address.is_loopback:
+        return host
+    return str(IPv6Network((int(address), _OF_ONE_SUBSCRIBER), strict=False))
 
 
 def parse_address(text: str) -> Address:

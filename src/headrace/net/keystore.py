@@ -38,14 +38,14 @@ class Certificate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class OpenedStore:
     """A keystore or truststore, as it was read: PEM."""
 
     certificates: tuple[str, ...]
     key: str | None = field(repr=False)
 
 
-def read_pem(setting: str, text: str) -> Store:
+def read_pem(setting: str, text: str) -> OpenedStore:
     """What PEM has, also where it stands in one line as properties files have it."""
     certificates: list[str] = []
     key = None
@@ -57,10 +57,10 @@ def read_pem(setting: str, text: str) -> Store:
             key = block
     if not certificates and key is None:
         raise ValueError(f"{setting} has no certificate and no key in PEM (-----BEGIN CERTIFICATE-----)")
-    return Store(tuple(certificates), key)
+    return OpenedStore(tuple(certificates), key)
 
 
-def read_store(setting: str, location: str, kind: str | None, password: str | None) -> Store:
+def read_store(setting: str, location: str, kind: str | None, password: str | None) -> OpenedStore:
     """A keystore or truststore file; its form is seen by what is in it, `kind` only says what is expected."""
     content = _read(setting, location)
     if content.startswith(_JKS):
@@ -92,13 +92,13 @@ def opened_key(what: str, key: str, password: str | None) -> str:
     """The key without a password, PEM."""
     given = password.encode() if password and "ENCRYPTED" in key else None
     try:
-        found = load_pem_private_key(key.encode(), given)
+        private_key = load_pem_private_key(key.encode(), given)
     except TypeError:
         raise ValueError(f"The key of {what} is encrypted: set ssl.key.password") from None
     except (ValueError, UnsupportedAlgorithm) as error:
         hint = "is ssl.key.password right?" if given else "PKCS8 in PEM is read"
         raise ValueError(f"The key of {what} cannot be read: {str(error).partition('(')[0].strip()}; {hint}") from None
-    return found.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def join(blocks: Sequence[str]) -> str:
@@ -112,7 +112,7 @@ def _read(setting: str, location: str) -> bytes:
         raise ValueError(f"{setting} '{location}' cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
-def _read_pkcs12(setting: str, location: str, content: bytes, password: str | None) -> Store:
+def _read_pkcs12(setting: str, location: str, content: bytes, password: str | None) -> OpenedStore:
     try:
         store = pkcs12.load_pkcs12(content, None if password is None else password.encode())
     except ValueError as error:
@@ -122,7 +122,7 @@ def _read_pkcs12(setting: str, location: str, content: bytes, password: str | No
     own = () if store.cert is None else (store.cert,)
     certificates = [each.certificate.public_bytes(Encoding.PEM).decode() for each in (*own, *store.additional_certs)]
     key = store.key and store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    return Store(tuple(certificates), key or None)
+    return OpenedStore(tuple(certificates), key or None)
 
 
 def _block(label: str, body: str) -> str:

@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 Result = TypeVar("Result")
 
-_PER_SLICE: Final = 64
-"""Items before the event loop runs other work: about 3 ms."""
-_LONGEST_SECONDS: Final = 0.005
+_PER_SLICE: Final = 16
+"""Items before the event loop runs other work: less than a millisecond."""
+_LONGEST_SECONDS: Final = 0.001
 """A slice also ends after this time."""
 _CONCURRENT: Final = 256
 

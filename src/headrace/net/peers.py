@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from headrace.protocol.peer import InternalApi, Message
+from headrace.protocol.peer import InternalApi, PeerMessage
 
 from .network import Buffer
 
@@ -19,7 +19,9 @@ class Purpose(Enum):
     FETCH = "fetch"
     FEED = "feed"
     FORWARD = "forward"
+    LETTERS = "letters"
     MARKERS = "markers"
+    SHARE = "share"
     VERIFY = "verify"
 
 
@@ -77,10 +79,10 @@ class Peers(Protocol):
         self,
         broker_id: int,
         api: InternalApi,
-        message: Message,
+        message: PeerMessage,
         *,
         purpose: Purpose = Purpose.CONTROL,
         timeout: float = REQUEST_SECONDS,
-    ) -> Message:
+    ) -> PeerMessage:
         """The same with bytes attached."""
         ...

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from .keystore import Certificate, Store
+    from .keystore import Certificate, OpenedStore
 
 _PEM: Final = "-----BEGIN "
 _REASONS: Final = {
@@ -260,8 +260,8 @@ def _limit(context: ssl.SSLContext, settings: ServerTlsSettings) -> None:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
 
 
-def _identity(settings: ServerTlsSettings) -> "Store":
-    from .keystore import Store, read_pem, read_store
+def _identity(settings: ServerTlsSettings) -> "OpenedStore":
+    from .keystore import OpenedStore, read_pem, read_store
 
     location = settings.keystore_location
     if location is not None:
@@ -270,7 +270,7 @@ def _identity(settings: ServerTlsSettings) -> "Store":
         store = read_store("ssl.keystore.location", location, settings.keystore_type, settings.keystore_password)
     elif settings.certificate_chain and settings.key:
         chain = read_pem("ssl.keystore.certificate.chain", settings.certificate_chain)
-        store = Store(chain.certificates, read_pem("ssl.keystore.key", settings.key).key)
+        store = OpenedStore(chain.certificates, read_pem("ssl.keystore.key", settings.key).key)
     else:
         raise ValueError(
             "TLS needs a certificate and its key: set ssl.keystore.location (a PEM file with both, or PKCS12), or "
@@ -282,7 +282,7 @@ def _identity(settings: ServerTlsSettings) -> "Store":
     return store
 
 
-def _trusted(settings: ServerTlsSettings) -> "Store | None":
+def _trusted(settings: ServerTlsSettings) -> "OpenedStore | None":
     from .keystore import read_pem, read_store
 
     location = settings.truststore_location

@@ -112,15 +112,15 @@ def check_batch(batch: memoryview) -> BatchHeader:
     size = len(batch)
     if size < HEADER_SIZE:
         raise CodedError(ErrorCode.invalid_record, f"a record batch has at least {HEADER_SIZE} bytes, this one {size}")
-    header = _new_tuple(BatchHeader, _unpack(batch, 0))
-    _, length, _, magic, crc, attributes, last_offset_delta, _, _, producer_id, _, base_sequence, count = header
+    fields = _unpack(batch, 0)
+    _, length, _, magic, crc, attributes, last_offset_delta, _, _, producer_id, _, base_sequence, count = fields
     if magic != MAGIC:
         raise CodedError(
             ErrorCode.invalid_record,
             f"record batches have magic {MAGIC}, this one {magic}; use a client of Kafka 0.11 or later",
         )
     if length + LOG_OVERHEAD != size:
-        _raise_wrong_length(header, size)
+        _raise_wrong_length(length, size)
     if crc32c(batch[CRC_START:]) != crc:
         raise CodedError(ErrorCode.corrupt_message, "the batch does not match its CRC-32C")
     if count <= 0 or last_offset_delta != count - 1:
@@ -135,11 +135,11 @@ def check_batch(batch: memoryview) -> BatchHeader:
             ErrorCode.invalid_record,
             f"a batch of producer {producer_id} cannot have the sequence number {base_sequence}",
         )
-    return header
+    return _new_tuple(BatchHeader, fields)
 
 
-def _raise_wrong_length(header: BatchHeader, size: int) -> None:
-    expected = header.batch_length + LOG_OVERHEAD
+def _raise_wrong_length(length: int, size: int) -> None:
+    expected = length + LOG_OVERHEAD
     if HEADER_SIZE <= expected < size:
         raise CodedError(
             ErrorCode.invalid_record, "a partition of a produce request must hold exactly one record batch"

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headrace.kernels.varints import write_uvarint as write_uvarint
 
-from .schema import REQUIRED, Field, Shape, request_shape, response_shape, shape_of
+from .schema import REQUIRED, WireField, WireStruct, request_shape, response_shape, shape_of
 
 Value = Any
 Write = Callable[[bytearray, Value], None]
@@ -38,7 +38,7 @@ _I32: Final = Struct(">i").pack
 _ZERO_ID: Final = bytes(16)
 LARGE: Final = 1_000
 """Entries of a response that is encoded in steps: some 5 ms."""
-STEP: Final = 200
+STEP: Final = 50
 
 
 def encode_response(api_key: int, version: int, values: Mapping[str, Value]) -> bytearray:
@@ -80,7 +80,7 @@ def blank_response(api_key: int, version: int, code: int) -> dict[str, Value]:
     return values
 
 
-def _blank(field: Field) -> Value:
+def _blank(field: WireField) -> Value:
     if field.is_array:
         return ()
     if field.default is not REQUIRED:
@@ -117,11 +117,11 @@ def write_topic(out: bytearray, name: str, topic_id: bytes | None, *, by_id: boo
 
 
 @cache
-def _arrays(shape: Shape) -> tuple[tuple[str, Shape], ...]:
+def _arrays(shape: WireStruct) -> tuple[tuple[str, WireStruct], ...]:
     return tuple((field.name, field.struct) for field in shape.fields if field.is_array and field.struct is not None)
 
 
-def _count(shape: Shape, values: Mapping[str, Value], enough: int) -> int:
+def _count(shape: WireStruct, values: Mapping[str, Value], enough: int) -> int:
     """The entries of all arrays, or as many as are enough."""
     count = 0
     for name, struct in _arrays(shape):
@@ -135,7 +135,7 @@ def _count(shape: Shape, values: Mapping[str, Value], enough: int) -> int:
     return count
 
 
-def _in_steps(shape: Shape, out: bytearray, values: Mapping[str, Value]) -> Iterator[None]:
+def _in_steps(shape: WireStruct, out: bytearray, values: Mapping[str, Value]) -> Iterator[None]:
     arrays = dict(_arrays(shape))
     for field in shape.fields:
         entries = values.get(field.name)
@@ -160,7 +160,7 @@ def _in_steps(shape: Shape, out: bytearray, values: Mapping[str, Value]) -> Iter
 
 
 @cache
-def _struct_field(field: Field, flexible: bool) -> Write:
+def _struct_field(field: WireField, flexible: bool) -> Write:
     name, default, write = field.name, _plain(field.default), _field(field, flexible)
 
     def write_field(out: bytearray, values: Mapping[str, Value]) -> None:
@@ -173,12 +173,12 @@ def _struct_field(field: Field, flexible: bool) -> Write:
 
 
 @cache
-def _tagged(shape: Shape) -> tuple[tuple[str, int, Value, Write], ...]:
+def _tagged(shape: WireStruct) -> tuple[tuple[str, int, Value, Write], ...]:
     return tuple((f.name, f.tag or 0, _plain(f.default), _field(f, True)) for f in shape.tagged)
 
 
 @cache
-def _struct(shape: Shape) -> Write:
+def _struct(shape: WireStruct) -> Write:
     plan = tuple((f.name, _plain(f.default), _field(f, shape.flexible)) for f in shape.fields)
     tagged = _tagged(shape)
     flexible = shape.flexible
@@ -219,7 +219,7 @@ def _plain(default: object) -> Value:
     return default
 
 
-def _field(field: Field, flexible: bool) -> Write:
+def _field(field: WireField, flexible: bool) -> Write:
     one = _struct(field.struct) if field.struct is not None else _primitive(field, flexible)
     if field.is_array:
         return _array(one, flexible)
@@ -250,7 +250,7 @@ def _array(one: Write, flexible: bool) -> Write:
     return write_array
 
 
-def _primitive(field: Field, flexible: bool) -> Write:
+def _primitive(field: WireField, flexible: bool) -> Write:
     kafka_type = field.kafka_type
     assert kafka_type is not None
     if kafka_type in ("string", "bytes", "records"):

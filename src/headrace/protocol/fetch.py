@@ -26,7 +26,7 @@ _V4: Final = Struct(">ihqq")
 _V5: Final = Struct(">ihqqq")
 
 
-class Readable(Protocol):
+class ReadableFile(Protocol):
     """A file as much as a response needs it."""
 
     @property
@@ -35,11 +35,11 @@ class Readable(Protocol):
     def pread(self, size: int, position: int) -> bytes: ...
 
 
-class Range(Protocol):
+class FileRange(Protocol):
     """A range of a file: `storage.log.FileSlice`."""
 
     @property
-    def file(self) -> Readable: ...
+    def file(self) -> ReadableFile: ...
     @property
     def position(self) -> int: ...
     @property
@@ -65,7 +65,7 @@ class FetchedPartition(NamedTuple):
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    records: Range | None = None
+    records: FileRange | None = None
     aborted: tuple[tuple[int, int], ...] | None = None
     diverging: EpochEnd | None = None
     preferred_read_replica: int = -1
@@ -79,7 +79,7 @@ class FetchedTopic(NamedTuple):
     partitions: list[FetchedPartition]
 
 
-Part = bytes | bytearray | Range
+Part = bytes | bytearray | FileRange
 
 
 class Response:
@@ -88,38 +88,34 @@ class Response:
     Ranges of files whose descriptor is not below `held_below` are copied: they would be held open until they are sent.
     """
 
-    __slots__ = ("_copied", "_held_below", "_run", "length", "parts")
+    __slots__ = ("_copied", "_held_below", "length", "parts", "run")
 
     def __init__(self, head: bytes, held_below: int = ANY_DESCRIPTOR) -> None:
         self.parts: list[Part] = []
         self._held_below = held_below
         self.length = 0
         self._copied = 0
-        self._run = bytearray(head)
+        self.run = bytearray(head)
+        """Where bytes between ranges are appended; another one after each range."""
 
-    def records(self, data: Range | None, flexible: bool) -> None:
+    def records(self, data: FileRange | None, flexible: bool) -> None:
         size = 0 if data is None else data.length
         if flexible:
-            write_uvarint(self._run, size + 1)
+            write_uvarint(self.run, size + 1)
         else:
-            self._run += _I32.pack(size)
+            self.run += _I32.pack(size)
         if data is None:
             return
         if (size <= SMALL_READ and self._copied < MOST_COPIED) or not 0 <= data.file.fileno() < self._held_below:
             copy = data.file.pread(size, data.position)
             if len(copy) != size:
                 raise OSError(f"the log is shorter than what was promised of it: {data}")
-            self._run += copy
+            self.run += copy
             self._copied += size
             return
         self._close_run()
         self.parts.append(data)
         self.length += size
-
-    @property
-    def run(self) -> bytearray:
-        """Where bytes between ranges are appended."""
-        return self._run
 
     def finish(self) -> list[Part]:
         """All parts in order; `length` is then their sum."""
@@ -127,9 +123,9 @@ class Response:
         return self.parts
 
     def _close_run(self) -> None:
-        self.parts.append(self._run)
-        self.length += len(self._run)
-        self._run = bytearray()
+        self.parts.append(self.run)
+        self.length += len(self.run)
+        self.run = bytearray()
 
 
 def write_response(

@@ -104,15 +104,15 @@ class _Parser:
         if not self._flexible or self._data[self._at] == 0:
             self._end_struct()
             return None
-        found = None
+        diverging = None
         count, self._at = self._walk.uvarint(self._at)
         for _ in range(count):
             tag, at = self._walk.uvarint(self._at)
             size, at = self._walk.uvarint(at)
             self._at = self._walk.advance(at, size)
             if tag == _DIVERGING and size >= _EPOCH_END.size:
-                found = EpochEnd(*_EPOCH_END.unpack_from(self._data, at))
-        return found
+                diverging = EpochEnd(*_EPOCH_END.unpack_from(self._data, at))
+        return diverging
 
     def _aborted(self) -> tuple[tuple[int, int], ...]:
         found = []

@@ -16,7 +16,7 @@ from typing import Final
 
 from .encode import write_uvarint
 from .errors import ProtocolViolation
-from .schema import FIXED_SIZES, Field, Shape, request_shape, response_shape
+from .schema import FIXED_SIZES, WireField, WireStruct, request_shape, response_shape
 
 MAX_ELEMENTS: Final = 250_000
 """In what a client asks: enough for the offsets of a hundred thousand topics. Each is an object, and the garbage
@@ -92,6 +92,10 @@ class Walk:
         return str(self.data[position:end], "utf-8"), end
 
     def uvarint(self, position: int) -> tuple[int, int]:
+        if position < self.end:
+            byte = self.data[position]
+            if byte < 0x80:
+                return byte, position + 1
         value = shift = 0
         while True:
             if position >= self.end or shift > 28:
@@ -136,7 +140,7 @@ def skip_tags(data: memoryview, position: int) -> int:
     return position
 
 
-def _checked(shape: Shape, walk: Walk) -> memoryview | bytes:
+def _checked(shape: WireStruct, walk: Walk) -> memoryview | bytes:
     struct_step(shape)(walk, 0)
     return edited(walk.data, 0, walk.end, walk.edits) if walk.edits else walk.data
 
@@ -153,7 +157,7 @@ def edited(data: memoryview, start: int, end: int, edits: list[Edit]) -> bytes:
 
 
 @cache
-def struct_step(shape: Shape) -> Step:
+def struct_step(shape: WireStruct) -> Step:
     """Walks over a struct."""
     steps = _merged([_field(field, shape.flexible) for field in shape.fields])
     if shape.flexible:
@@ -184,16 +188,20 @@ def _merged(parts: list[int | Step]) -> list[Step]:
 
 
 def _skip(size: int) -> Step:
-    return lambda walk, position: walk.advance(position, size)
+    def walk_fixed(walk: Walk, position: int) -> int:
+        after = position + size
+        return after if after <= walk.end else walk.advance(position, size)
+
+    return walk_fixed
 
 
-def field_step(field: Field, flexible: bool) -> Step:
+def field_step(field: WireField, flexible: bool) -> Step:
     """Walks over a field."""
     step = _field(field, flexible)
     return _skip(step) if isinstance(step, int) else step
 
 
-def _field(field: Field, flexible: bool) -> int | Step:
+def _field(field: WireField, flexible: bool) -> int | Step:
     if field.struct is not None:
         inner: int | Step = struct_step(field.struct)
     else:
@@ -250,11 +258,13 @@ def _array(inner: int | Step, smallest: int, flexible: bool) -> Step:
     return walk_array
 
 
-def tags_step(shape: Shape) -> Step:
+def tags_step(shape: WireStruct) -> Step:
     """Walks over the tagged fields of a struct, and cuts out those that the decoder does not know."""
     known = {field.tag: _field(field, True) for field in shape.tagged}
 
     def walk_tags(walk: Walk, start: int) -> int:
+        if start < walk.end and not walk.data[start]:
+            return start + 1
         count, position = walk.tag_count(start)
         if not count:
             return position
@@ -296,12 +306,12 @@ def _rewritten(data: memoryview, kept: list[tuple[int, int, int]], inner: list[E
 
 
 @cache
-def _smallest_struct(shape: Shape) -> int:
+def _smallest_struct(shape: WireStruct) -> int:
     size = sum(_smallest_value(field, shape.flexible) for field in shape.fields)
     return size + (1 if shape.flexible else 0)
 
 
-def smallest_of(field: Field, flexible: bool) -> int:
+def smallest_of(field: WireField, flexible: bool) -> int:
     """The fewest bytes that one value of a field can have."""
     if field.struct is not None:
         return max(_smallest_struct(field.struct), 1)
@@ -309,7 +319,7 @@ def smallest_of(field: Field, flexible: bool) -> int:
     return FIXED_SIZES.get(field.kafka_type) or _empty_size(field.kafka_type, flexible)
 
 
-def _smallest_value(field: Field, flexible: bool) -> int:
+def _smallest_value(field: WireField, flexible: bool) -> int:
     if field.is_array:
         return 1 if flexible else 4
     if field.struct is not None:

@@ -28,7 +28,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class InternalApi(IntEnum):
-    """The APIs between brokers, and the one of ours that is for everybody."""
+    """The APIs between brokers, and those of ours that are for clients."""
 
     HELLO = 20_000
     """Shows, both ways, that the other is a broker of this cluster: `security.hello`."""
@@ -50,6 +50,8 @@ class InternalApi(IntEnum):
     """The leader of a partition asks the coordinator of a transaction whether that is open there, or opens it."""
     DESCRIBE_HEALTH = 20_010
     """The health of the broker that is asked, as `headrace.health.HealthReport` has it; any client may ask."""
+    DESCRIBE_RIGHTS = 20_011
+    """What a user may do, asked by somebody else, such as a gateway: `server.handlers.rights`."""
     UPDATE_LEVEL = 20_020
     """Raises the cluster's feature level (`protocol.levels`): asked by an operator, passed on to the controller."""
     AUDIT = 20_030
@@ -58,21 +60,21 @@ class InternalApi(IntEnum):
     """A follower asks its leader for records; a body of its own: `protocol.replicate`."""
 
 
-class Message(NamedTuple):
+class PeerMessage(NamedTuple):
     """A body, of a request or an answer."""
 
     values: Mapping[str, Any]
     attachment: Buffer = b""
 
 
-def encode_message(message: Message) -> list[Buffer]:
+def encode_message(message: PeerMessage) -> list[Buffer]:
     """The body in parts; the attachment is not copied."""
     text = json.dumps(message.values, separators=(",", ":")).encode()
     head = _LENGTH.pack(len(text)) + text
     return [head, message.attachment] if len(message.attachment) else [head]
 
 
-def decode_message(body: memoryview) -> Message:
+def decode_message(body: memoryview) -> PeerMessage:
     """The message whose body this is, its attachment a view into it; `ProtocolViolation` when it is none."""
     if len(body) < _LENGTH.size:
         raise ProtocolViolation(f"a message between brokers of {len(body)} bytes")
@@ -86,15 +88,15 @@ def decode_message(body: memoryview) -> Message:
         raise ProtocolViolation(f"a message between brokers that is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ProtocolViolation("a message between brokers that is not a JSON object")
-    return Message(values, body[end:])
+    return PeerMessage(values, body[end:])
 
 
-def failure(error: CodedError) -> Message:
+def failure(error: CodedError) -> PeerMessage:
     """The answer of who could not carry out a request."""
-    return Message({"error": error.code.name, "message": error.message})
+    return PeerMessage({"error": error.code.name, "message": error.message})
 
 
-def checked(answer: Message) -> Message:
+def checked(answer: PeerMessage) -> PeerMessage:
     """The answer, unless it is a failure: that is raised as the `CodedError` it was."""
     name = answer.values.get("error")
     if name is None:

@@ -4,7 +4,7 @@ Versions 3-13. From 9 on lengths are varints and structs end in tagged fields; f
 A partition's records come out as a writable view into the connection's buffer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception's name
@@ -217,25 +217,31 @@ def well(partition: int, base_offset: int, log_append_time: int, log_start_offse
     return _new_tuple(PartitionAnswer, (partition, 0, base_offset, log_append_time, log_start_offset, None, ()))
 
 
-def one_answer(version: int, topic: TopicRecords, answer: PartitionAnswer) -> bytes:
-    """The body of a response to a request with one partition, all well: what most requests get."""
-    before, after = _around_one(version, topic.name, topic.id)
+def one_response(version: int, correlation_id: int, topic: TopicRecords, answer: PartitionAnswer) -> bytes:
+    """The whole frame of a response to a request with one partition, all well: what most requests get."""
+    pack, length, before, after = _around_one(version, topic.name, topic.id)
+    index, code, base_offset, append_time, start = answer[:5]
     if version >= 5:
-        return before + _V5_PARTITION.pack(*answer[:5]) + after
-    return before + _V2_PARTITION.pack(*answer[:4]) + after
+        return pack(length, correlation_id, before, index, code, base_offset, append_time, start, after)
+    return pack(length, correlation_id, before, index, code, base_offset, append_time, after)
 
 
 @lru_cache(maxsize=4096)
-def _around_one(version: int, name: str, topic_id: bytes | None) -> tuple[bytes, bytes]:
+def _around_one(version: int, name: str, topic_id: bytes | None) -> tuple[Callable[..., bytes], int, bytes, bytes]:
+    """What packs such a frame, its length, and what stands before and behind the partition's numbers."""
     flexible = version >= FIRST_FLEXIBLE
-    before = bytearray()
+    before = bytearray(b"\0" if flexible else b"")
     write_count(before, 1, flexible)
     write_topic(before, name, topic_id, by_id=version >= FIRST_WITH_IDS, flexible=flexible)
     write_count(before, 1, flexible)
-    no_throttle = _I32.pack(0)
+    after = _I32.pack(0)
     if flexible:
-        return bytes(before), _NO_ERRORS_V9 + b"\0" + no_throttle + b"\0"
-    return bytes(before), (_NO_ERRORS_V8 if version >= 8 else b"") + no_throttle
+        after = _NO_ERRORS_V9 + b"\0" + after + b"\0"
+    elif version >= 8:
+        after = _NO_ERRORS_V8 + after
+    numbers = _V5_PARTITION if version >= 5 else _V2_PARTITION
+    frame = Struct(f">ii{len(before)}s{numbers.format[1:]}{len(after)}s")
+    return frame.pack, frame.size - _I32.size, bytes(before), after
 
 
 def write_response(

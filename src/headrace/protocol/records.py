@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from headrace.kernels.varints import write_varint
+from headrace.kernels.varints import varint
 
 from . import compression
 from .batch import (
@@ -35,6 +35,12 @@ from .errors import CodedError, ErrorCode
 _CONTROL_KEY: Final = Struct(">hh")
 _CONTROL_VALUE: Final = Struct(">hi")
 _LONGEST_VARINT: Final = 10
+_NULL: Final = 1
+"""How a length of -1 is written."""
+_NULL_BYTE: Final = bytes([_NULL])
+_new: Final = tuple.__new__
+_KEPT_VARINTS: Final = 512
+_VARINTS: Final = [varint(value) for value in range(_KEPT_VARINTS)]
 _REVERSIBLE: Final = "surrogateescape"
 
 ABORT_MARKER: Final = 0
@@ -81,15 +87,10 @@ def iterate_records(
     data = bytes(body) if codec == compression.NONE else compression.decompress(codec, body, limit)
     append_time = header.max_timestamp if header.attributes & APPEND_TIME_BIT else None
     errors = _REVERSIBLE if exact else "replace"
-    position = 0
-    for _ in range(header.record_count):
-        try:
-            record, position = _decode_record(data, position, header, append_time, errors)
-        except IndexError as error:
-            raise _malformed(str(error)) from error
-        yield record
-    if position != len(data):
-        raise _malformed(f"{len(data) - position} bytes follow the last record")
+    try:
+        yield from _decoded(data, header, append_time, errors)
+    except IndexError as error:
+        raise _malformed(str(error)) from error
 
 
 def readable_records(batch: bytes | bytearray | memoryview, *, exact: bool = False) -> list[Record] | CodedError:
@@ -100,22 +101,65 @@ def readable_records(batch: bytes | bytearray | memoryview, *, exact: bool = Fal
         return error
 
 
-def _decode_record(
-    data: bytes, position: int, header: BatchHeader, append_time: int | None, errors: str
-) -> tuple[Record, int]:
-    length, position = _read_varint(data, position)
-    end = position + length
-    if length < 0 or end > len(data):
-        raise _malformed("a record is cut short")
-    delta_ms, position = _read_varint(data, position + 1)
-    delta, position = _read_varint(data, position)
-    key, position = _read_bytes(data, position, end)
-    value, position = _read_bytes(data, position, end)
-    headers, position = _read_headers(data, position, end, errors)
-    if position != end:
-        raise _malformed("a record does not fill its length")
-    timestamp = header.base_timestamp + delta_ms if append_time is None else append_time
-    return Record(header.base_offset + delta, timestamp, key, value, headers), end
+def _decoded(data: bytes, header: BatchHeader, append_time: int | None, errors: str) -> Iterator[Record]:
+    """The records one by one. Numbers of one byte, and lengths of two, are read without a call: it is readers' loop."""
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    size, position = len(data), 0
+    for _ in range(header.record_count):
+        byte, second = data[position], data[position + 1]
+        if byte >= 0x80 and second < 0x80 and not byte & 1:
+            position += 2
+            end = position + ((byte & 0x7F | second << 7) >> 1)
+        else:
+            length, position = _read_varint(data, position)
+            end = position + length if length >= 0 else size + 1
+        if end > size:
+            raise _malformed("a record is cut short")
+        position += 1
+        if (byte := data[position]) < 0x80:
+            delta_ms, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            delta_ms, position = _read_varint(data, position)
+        if (byte := data[position]) < 0x80:
+            delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            delta, position = _read_varint(data, position)
+        key: bytes | None = None
+        if data[position] == _NULL:
+            position += 1
+        else:
+            key, position = _read_bytes(data, position, end)
+        value: bytes | None = None
+        if (byte := data[position]) == _NULL:
+            position += 1
+        elif byte >= 0x80 and (second := data[position + 1]) < 0x80 and not byte & 1:
+            position += 2
+            stop = position + ((byte & 0x7F | second << 7) >> 1)
+            if stop > end:
+                raise _malformed("a field is longer than its record")
+            value, position = data[position:stop], stop
+        else:
+            value, position = _read_bytes(data, position, end)
+        headers: Headers = ()
+        if data[position]:
+            headers, position = _read_headers(data, position, end, errors)
+        else:
+            position += 1
+        if position != end:
+            raise _malformed("a record does not fill its length")
+        timestamp = base_timestamp + delta_ms if append_time is None else append_time
+        yield _new(Record, (base_offset + delta, timestamp, key, value, headers))
+    if position != size:
+        raise _malformed(f"{size - position} bytes follow the last record")
+
+
+def _read_length(data: bytes, position: int) -> tuple[int, int]:
+    """A varint that most often has two bytes."""
+    byte = data[position]
+    if byte >= 0x80 and data[position + 1] < 0x80:
+        value = byte & 0x7F | data[position + 1] << 7
+        return (value >> 1) ^ -(value & 1), position + 2
+    return _read_varint(data, position)
 
 
 def _read_headers(data: bytes, position: int, end: int, errors: str) -> tuple[Headers, int]:
@@ -135,7 +179,7 @@ def _read_headers(data: bytes, position: int, end: int, errors: str) -> tuple[He
 
 
 def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _read_varint(data, position)
+    length, position = _read_length(data, position)
     if length < 0:
         if length != -1:
             raise _malformed(f"a length cannot be {length}")
@@ -248,25 +292,22 @@ def _max_timestamp(records: Sequence[Record], append_time: int | None) -> int:
 
 
 def _write_record(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
-    body = bytearray(1)
-    write_varint(body, timestamp_delta)
-    write_varint(body, offset_delta)
-    _write_bytes(body, record.key)
-    _write_bytes(body, record.value)
-    write_varint(body, len(record.headers))
-    for key, value in record.headers:
-        _write_bytes(body, key.encode(errors=_REVERSIBLE))
-        _write_bytes(body, value)
-    write_varint(out, len(body))
+    key, value, headers = record[2], record[3], record[4]
+    parts = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
+    parts += (_NULL_BYTE,) if key is None else (_varint(len(key)), key)
+    parts += (_NULL_BYTE,) if value is None else (_varint(len(value)), value)
+    parts.append(_varint(len(headers)))
+    for name, content in headers:
+        encoded = name.encode(errors=_REVERSIBLE)
+        parts += (_varint(len(encoded)), encoded)
+        parts += (_NULL_BYTE,) if content is None else (_varint(len(content)), content)
+    body = b"".join(parts)
+    out += _varint(len(body))
     out += body
 
 
-def _write_bytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        out.append(1)
-        return
-    write_varint(out, len(data))
-    out += data
+def _varint(value: int) -> bytes:
+    return _VARINTS[value] if 0 <= value < _KEPT_VARINTS else varint(value)
 
 
 def encode_marker(

@@ -70,9 +70,9 @@ class Asked(NamedTuple):
     positions: list[FetchPosition]
 
 
-def encode_positions(asked: Asked) -> bytearray:
+def encode_positions(request: Asked) -> bytearray:
     """The body of a request."""
-    *head, positions = asked
+    *head, positions = request
     out = bytearray(_REQUEST.pack(*head, len(positions)))
     for position in positions:
         out += _POSITION.pack(*position)
@@ -118,11 +118,11 @@ def decode_progress(body: memoryview) -> list[tuple[PartitionProgress, memoryvie
     if count < 0 or start > len(body):
         raise ProtocolViolation(f"a replication answer of {len(body)} bytes cannot have {count} partitions")
     entries = [PartitionProgress._make(values) for values in _PROGRESS.iter_unpack(body[_ANSWER.size : start])]
-    found: list[tuple[PartitionProgress, memoryview]] = []
+    progress: list[tuple[PartitionProgress, memoryview]] = []
     for entry in entries:
         end = start + entry.size
         if entry.size < 0 or end > len(body):
             raise ProtocolViolation("a replication answer with fewer records than it announces")
-        found.append((entry, body[start:end]))
+        progress.append((entry, body[start:end]))
         start = end
-    return found
+    return progress

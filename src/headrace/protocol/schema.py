@@ -33,12 +33,12 @@ REQUIRED: Final = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Field:
+class WireField:
     """One field: a primitive when `kafka_type` is set, else a struct; an array of them when `is_array`."""
 
     name: str
     kafka_type: str | None
-    struct: "Shape | None"
+    struct: "WireStruct | None"
     is_array: bool
     nullable: bool
     tag: int | None
@@ -46,34 +46,34 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shape:
+class WireStruct:
     """A struct: its untagged fields in wire order, its tagged ones by tag."""
 
     name: str
     flexible: bool
-    fields: tuple[Field, ...]
-    tagged: tuple[Field, ...]
+    fields: tuple[WireField, ...]
+    tagged: tuple[WireField, ...]
 
     def has(self, name: str) -> bool:
         return any(field.name == name for field in self.fields)
 
 
 @cache
-def request_shape(api_key: int, version: int) -> Shape:
+def request_shape(api_key: int, version: int) -> WireStruct:
     return shape_of(load_request_schema(api_key, version))
 
 
 @cache
-def response_shape(api_key: int, version: int) -> Shape:
+def response_shape(api_key: int, version: int) -> WireStruct:
     return shape_of(load_response_schema(api_key, version))
 
 
 @cache
-def shape_of(entity: type) -> Shape:
+def shape_of(entity: type) -> WireStruct:
     """The shape of a kio entity."""
     every = [_field(f) for f in fields(entity)]
     tagged = sorted((f for f in every if f.tag is not None), key=lambda f: f.tag or 0)
-    return Shape(
+    return WireStruct(
         name=entity.__name__,
         flexible=bool(entity.__flexible__),  # type: ignore[attr-defined]
         fields=tuple(f for f in every if f.tag is None),
@@ -81,7 +81,7 @@ def shape_of(entity: type) -> Shape:
     )
 
 
-def _field(field: Any) -> Field:
+def _field(field: Any) -> WireField:
     inner, nullable = _without_none(field.type)
     is_array = get_origin(inner) is tuple
     if is_array:
@@ -89,7 +89,7 @@ def _field(field: Any) -> Field:
         inner, nullable_items = _without_none(inner)
         nullable = nullable or nullable_items
     default = field.default if field.default is not MISSING else REQUIRED
-    return Field(
+    return WireField(
         name=field.name,
         kafka_type=field.metadata.get("kafka_type"),
         struct=shape_of(inner) if is_dataclass(inner) and isinstance(inner, type) else None,

@@ -13,7 +13,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage import compaction
 from headrace.storage.disk import Disk, StorageError
 from headrace.storage.log import Log
-from headrace.storage.scan import BadBatch
+from headrace.storage.scan import CorruptBatch
 from headrace.storage.settings import NEVER
 
 from .partition import Partition
@@ -70,7 +70,7 @@ class Cleaner:
                 continue
             try:
                 await self._clean(partition)
-            except (BadBatch, CodedError, StorageError) as error:
+            except (CorruptBatch, CodedError, StorageError) as error:
                 self._note(partition.log, error, _segments(partition.log) if _is_damage(error) else None)
             else:
                 self._faults.pop(partition.log.name, None)
@@ -108,7 +108,9 @@ class Cleaner:
 
 def _is_damage(error: Exception) -> bool:
     """Whether a log has to change before trying again makes sense."""
-    return isinstance(error, BadBatch) or (isinstance(error, CodedError) and error.code is ErrorCode.corrupt_message)
+    return isinstance(error, CorruptBatch) or (
+        isinstance(error, CodedError) and error.code is ErrorCode.corrupt_message
+    )
 
 
 def _segments(held: Log) -> tuple[int, ...]:

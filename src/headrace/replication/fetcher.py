@@ -16,7 +16,7 @@ from headrace.protocol.errors import CodedError, ProtocolViolation
 
 from .partition import Partition
 from .replica_fetch_state import Key, ReplicaFetchState
-from .throttle import Throttle
+from .throttle import ReplicationThrottle
 
 MAX_WAIT_MS: Final = 500
 MOST_UNDER_WAY: Final = 3
@@ -32,20 +32,20 @@ Keep = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], "asyncio.Task[No
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class FetcherTerms:
     """What all fetchers of this broker share: sessions, its registration's epoch, limits."""
 
     new_session: Callable[[], int]
     broker_epoch: Callable[[], int]
     max_bytes: int
-    slowly: tuple[Throttle, int] | None = None
+    slowly: tuple[ReplicationThrottle, int] | None = None
     """The throttle for replicas that catch up, and this broker's id."""
 
 
 class Fetcher:
     """Fetches, from one leader, all partitions that this broker follows there."""
 
-    def __init__(self, leader: int, ask: Ask, terms: Terms) -> None:
+    def __init__(self, leader: int, ask: Ask, terms: FetcherTerms) -> None:
         self.leader = leader
         self._ask = ask
         self._max_bytes = terms.max_bytes
@@ -94,7 +94,7 @@ class Fetcher:
 class Fetchers:
     """The fetchers of all partitions that this broker follows, one for each leader."""
 
-    def __init__(self, ask: Ask, keep: Keep, terms: Terms) -> None:
+    def __init__(self, ask: Ask, keep: Keep, terms: FetcherTerms) -> None:
         self._ask = ask
         self._keep = keep
         self._terms = terms

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.fetch import FetchedPartition, Range
+from headrace.protocol.fetch import FetchedPartition, FileRange
 from headrace.protocol.replicate import WITHDRAWN, FetchPosition, PartitionProgress
 
 from .followers import ProposeIsr
 from .partition import Partition
-from .throttle import Throttle, is_named
+from .throttle import ReplicationThrottle, is_named
 
 Key: TypeAlias = tuple[bytes, int]
 """A partition by the id of its topic and its index."""
-Answer: TypeAlias = tuple[PartitionProgress, Range | None]
+Answer: TypeAlias = tuple[PartitionProgress, FileRange | None]
 
 
 class PartitionLookup(Protocol):
@@ -43,7 +43,11 @@ class FollowerSession:
     """One follower's positions on one link."""
 
     def __init__(
-        self, broker: int, holder: PartitionLookup, now: Callable[[], float], throttle: Throttle | None = None
+        self,
+        broker: int,
+        holder: PartitionLookup,
+        now: Callable[[], float],
+        throttle: ReplicationThrottle | None = None,
     ) -> None:
         self.broker = broker
         self._broker_epoch = -1
@@ -257,7 +261,7 @@ class FollowerSession:
         self._is_urgent = False
         return answers
 
-    def _slowed(self, key: Key) -> Throttle | None:
+    def _slowed(self, key: Key) -> ReplicationThrottle | None:
         """The limit that holds for a partition, if one does."""
         throttle, partition = self._throttle, self._watched.get(key)
         if throttle is None or partition is None or not throttle.is_on or self.broker in partition.state.isr:

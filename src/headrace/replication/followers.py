@@ -68,26 +68,26 @@ class Follower:
 class Followers:
     """The replicas of one partition but the leader itself, as the leader of one epoch sees them."""
 
-    __slots__ = ("_broker_id", "_by_id", "_epoch_start", "_not_before", "_state", "asked")
+    __slots__ = ("_broker_id", "_by_id", "_epoch_start", "_not_before", "_state", "requested_isr")
 
     def __init__(self, broker_id: int, state: PartitionState, epoch_start: int, now: float) -> None:
         self._broker_id = broker_id
         self._state = state
         self._epoch_start = epoch_start
         self._by_id = {r: Follower(now) for r in state.replicas if r != broker_id}
-        self.asked: frozenset[int] | None = None
+        self.requested_isr: frozenset[int] | None = None
         """The ISR that the controller was asked for and has not answered yet."""
         self._not_before = now
 
     def refused(self, now: float) -> None:
         """The controller refused the proposed ISR: propose again in a while."""
-        self.asked = None
+        self.requested_isr = None
         self._not_before = now + PAUSE_SECONDS
 
     def renew(self, state: PartitionState, now: float) -> None:
         """The state changed within the leader epoch: by an AlterPartition answer, or a reassignment."""
         self._state = state
-        self.asked = None
+        self.requested_isr = None
         before = self._by_id
         self._by_id = {r: before.get(r) or Follower(now) for r in state.replicas if r != self._broker_id}
 
@@ -123,11 +123,11 @@ class Followers:
         return start
 
     def _maximal_isr(self) -> Iterable[int]:
-        return self._state.isr if self.asked is None else self.asked.union(self._state.isr)
+        return self._state.isr if self.requested_isr is None else self.requested_isr.union(self._state.isr)
 
     def may_join(self, broker: int, high_watermark: int, now: float, start: int = 0) -> bool:
         """Whether to propose a follower for the ISR: it is not in it, has caught up, and holds no deleted records."""
-        if broker in self._state.isr or self.asked is not None or now < self._not_before:
+        if broker in self._state.isr or self.requested_isr is not None or now < self._not_before:
             return False
         if self._by_id[broker].start < start:
             return False
@@ -136,15 +136,15 @@ class Followers:
 
     def laggards(self, leader_end: int, now: float, longest: float) -> list[int]:
         """Members of the ISR that have been behind for too long."""
-        if self.asked is not None or now < self._not_before:
+        if self.requested_isr is not None or now < self._not_before:
             return []
         members = ((r, self._by_id.get(r)) for r in self._state.isr)
         return [r for r, follower in members if follower is not None and follower.lags(leader_end, now, longest)]
 
     def ask_for(self, joining: Iterable[int] = (), leaving: Iterable[int] = ()) -> frozenset[int]:
         """The ISR with these changes, which counts as proposed from now on."""
-        self.asked = frozenset(self._state.isr).union(joining).difference(leaving)
-        return self.asked
+        self.requested_isr = frozenset(self._state.isr).union(joining).difference(leaving)
+        return self.requested_isr
 
     def epochs_of(self, members: Iterable[int], own_epoch: int) -> dict[int, int]:
         """The registrations that members of the ISR fetched with; -1 of one that has not."""

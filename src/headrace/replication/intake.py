@@ -35,7 +35,7 @@ _COMPRESSED_AT_ONCE: Final = 1 << 18
 
 
 def admit(
-    batch: memoryview, header: BatchHeader, rules: IntakeSettings, now_ms: int, version: int, *, in_thread: bool = False
+    batch: memoryview, header: BatchHeader, rules: IntakeSettings, now_ms: int, version: int, in_thread: bool = False
 ) -> tuple[memoryview, BatchHeader]:
     """The batch as it goes into the log: the same bytes unless the topic changes codec or timestamps.
 
@@ -46,12 +46,13 @@ def admit(
             ErrorCode.message_too_large,
             f"a batch of {len(batch)} bytes; the topic's max.message.bytes is {rules.max_message_bytes}",
         )
-    codec = header.attributes & CODEC_MASK
+    attributes = header.attributes
+    codec = attributes & CODEC_MASK
     if codec > ZSTD or (codec == ZSTD and version < FIRST_WITH_ZSTD):
         raise CodedError(
             ErrorCode.unsupported_compression_type, f"compression codec {codec} cannot be used with Produce v{version}"
         )
-    if header.attributes & APPEND_TIME_BIT and not rules.append_time:
+    if attributes & APPEND_TIME_BIT and not rules.append_time:
         raise CodedError(ErrorCode.invalid_timestamp, "only the broker can set append time; the topic has CreateTime")
     if codec == NONE:
         learned: Learned | None = check_plain_records(batch, header)
@@ -93,11 +94,12 @@ def _check_timestamps(
 
     Where the records were not read, the header's word is taken.
     """
-    oldest, newest = header.base_timestamp, header.max_timestamp
+    oldest, stamped = header.base_timestamp, header.max_timestamp
+    newest = stamped
     if learned is not None:
         newest = oldest + learned[NEWEST]
         oldest += learned[OLDEST]
-        if newest != header.max_timestamp:
+        if newest != stamped:
             newest = max(newest, NO_TIMESTAMP)
     if newest - now_ms > rules.timestamp_after_max_ms or newest > MAX_LONG:
         raise CodedError(
@@ -111,7 +113,7 @@ def _check_timestamps(
             f"timestamp {oldest} is more than message.timestamp.before.max.ms={rules.timestamp_before_max_ms}"
             f" behind the broker's clock {now_ms}",
         )
-    if newest == header.max_timestamp:
+    if newest == stamped:
         return header
     stamp_max_timestamp(batch, newest)
     return read_header(batch)

@@ -63,7 +63,7 @@ class IsrKeeper:
         self._answered = answered
         self._own_epoch = own_epoch
         self._now = now
-        self._wanted: dict[Partition, Mapping[int, int]] = {}
+        self._requests: dict[Partition, Mapping[int, int]] = {}
         """ISRs, and with which registration each member had fetched when that was decided."""
         self._news = asyncio.Event()
         self._number = 0
@@ -71,7 +71,7 @@ class IsrKeeper:
     def propose(self, partition: Partition, isr: frozenset[int]) -> None:
         """Ask for an ISR; the latest request counts."""
         assert partition.followers is not None
-        self._wanted[partition] = partition.followers.epochs_of(isr, self._own_epoch())
+        self._requests[partition] = partition.followers.epochs_of(isr, self._own_epoch())
         self._news.set()
 
     async def run(self) -> None:
@@ -79,18 +79,18 @@ class IsrKeeper:
         while True:
             await self._news.wait()
             self._news.clear()
-            wanted, self._wanted = self._wanted, {}
+            requests, self._requests = self._requests, {}
             try:
-                changes = {p: _change(p, epochs) for p, epochs in wanted.items() if _is_asking(p, epochs.keys())}
+                changes = {p: _change(p, epochs) for p, epochs in requests.items() if _is_asking(p, epochs.keys())}
                 if changes:
                     await self._carry(changes)
             except Exception:
-                self._ask_again(wanted)
+                self._ask_again(requests)
                 raise
 
     def _ask_again(self, changes: Mapping[Partition, Mapping[int, int]]) -> None:
         """Send these again: whether the controller has carried them out is not known."""
-        self._wanted = {**changes, **self._wanted}
+        self._requests = {**changes, **self._requests}
         self._news.set()
 
     async def _carry(self, changes: dict[Partition, IsrChange]) -> None:
@@ -130,7 +130,7 @@ def _change(partition: Partition, epochs: Mapping[int, int]) -> IsrChange:
 
 
 def _is_asking(partition: Partition, isr: AbstractSet[int]) -> bool:
-    return partition.is_leader and partition.followers is not None and partition.followers.asked == isr
+    return partition.is_leader and partition.followers is not None and partition.followers.requested_isr == isr
 
 
 def _refused(partition: Partition, change: IsrChange, error: CodedError, now: float) -> None:

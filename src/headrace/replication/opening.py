@@ -62,7 +62,7 @@ class Openings:
         return self._done, self._done_bytes + sum(progress.bytes for progress in self._running.values())
 
     def begin(self, closed: ClosedLog, *, first: bool = False) -> None:
-        """Open a log soon, before others if it is one that others wait for."""
+        """Queue a log to be opened; ahead of the queue where requests wait for it."""
         if not len(self):
             self._began = self._reported = self._clock.monotonic()
             self._done = self._done_bytes = 0

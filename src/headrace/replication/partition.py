@@ -31,8 +31,10 @@ from headrace.storage.settings import LogSettings
 from .followers import UNKNOWN, AppendListener, Follower, Followers, ProposeIsr
 from .intake import admit
 from .purgatory import CommitQueue, Committed, DelayedFetch
+from .replica_selector import NOBODY
 from .transactions import EPOCH_BUMPING, TransactionMarker, Verification, Verifications
 
+_new_tuple = tuple.__new__  # a third of what a NamedTuple's own constructor costs
 _CLIENT = Origin.CLIENT  # an attribute of an enumeration takes as long as a call
 _LEADING = (Health.ONLINE, Health.FULL)
 _FOLLOWING = (Health.ONLINE, Health.REFETCHING)
@@ -41,7 +43,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Room:
-    """Bytes that may still be written, by all who share them."""
+    """A budget of bytes to write, shared by all partitions that it limits."""
 
     __slots__ = ("left", "what")
 
@@ -242,6 +244,15 @@ class Partition:
         count = len(self.state.isr)
         return count < self.rules.min_insync_replicas and count < self.least_isr
 
+    def check_isr(self) -> None:
+        """`CodedError` where this broker leads the partition and the ISR is too small for acks=all."""
+        count = len(self.state.isr)
+        if count < self.rules.min_insync_replicas and self.is_short_of_replicas and self.is_leader:
+            raise CodedError(
+                ErrorCode.not_enough_replicas,
+                f"{count} replica(s) in sync, min.insync.replicas is {self.least_isr}",
+            )
+
     @property
     def is_durable(self) -> bool:
         """Whether records count only once they are on stable storage."""
@@ -276,7 +287,6 @@ class Partition:
         origin: Origin = Origin.CLIENT,
         now_ms: int = -1,
         version: int = -1,
-        *,
         is_admitted: bool = False,
     ) -> Appended:
         """Append one batch as the leader. It is committed once the high watermark has passed it: see `commits`.
@@ -413,8 +423,9 @@ class Partition:
             return
         self.high_watermark = high_watermark
         self.commits.advance(high_watermark)
-        for session, key in self.follower_sessions.items():
-            session.committed(key)
+        if self.follower_sessions:
+            for session, key in self.follower_sessions.items():
+                session.committed(key)
         if self.watchers:
             self.wake_watchers()
 
@@ -425,7 +436,7 @@ class Partition:
         return start if self.followers is None else self.followers.low_watermark(start)
 
     def delete_below(self, offset: int, done: Committed, deadline: float = inf) -> None:
-        """Let the log begin at an offset, here and on those who follow; `done` is called when the whole ISR does."""
+        """Move the log start offset, here and on the followers; `done` is called when the whole ISR has moved it."""
         self.log.advance_start(offset)
         for session, key in self.follower_sessions.items():
             session.trimmed(key)
@@ -487,16 +498,9 @@ class Partition:
                 aborted = tuple([(entry.producer_id, entry.first_offset) for entry in found])
         elif offset < self.log.log_start_offset:
             raise CodedError(ErrorCode.offset_out_of_range)
-        return FetchedPartition(
-            self.index,
-            0,
-            self.high_watermark,
-            stable,
-            self.log.log_start_offset,
-            records,
-            aborted,
-            diverging,
-        )
+        start = self.log.log_start_offset
+        answer = (self.index, 0, self.high_watermark, stable, start, records, aborted, diverging, NOBODY)
+        return _new_tuple(FetchedPartition, answer)
 
     def _check_beyond(self, offset: int) -> None:
         if offset > self.log.log_end_offset:
@@ -610,7 +614,7 @@ class Partition:
 
     @property
     def is_followed(self) -> bool:
-        """Whether somebody fetches for it."""
+        """Whether a fetcher follows the leader for it."""
         return self.on_settled is not None
 
     @property
@@ -620,7 +624,7 @@ class Partition:
 
     @property
     def may_acknowledge(self) -> bool:
-        """Whether a follower may tell how far it has come."""
+        """Whether a follower may report its position, which acknowledges what lies before it."""
         return self.may_follow and self.is_settled
 
     @property

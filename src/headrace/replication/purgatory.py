@@ -35,7 +35,7 @@ class CommitQueue:
             waiting.popleft()[1](None)
 
     def fail(self, error: CodedError) -> None:
-        """Everyone who waits gets the error."""
+        """Fail every waiting request with the error."""
         waiting, self._waiting = self._waiting, deque()
         for _, committed, _ in waiting:
             committed(error)
@@ -49,12 +49,13 @@ class CommitQueue:
             committed(CodedError(ErrorCode.request_timed_out))
 
 
-class Watched(Protocol):
-    """What a fetch can wait on: a partition."""
+class FetchablePartition(Protocol):
+    """What a fetch can wait on: a partition, or one as a share group reads it."""
 
     watchers: dict["DelayedFetch", None]
-    high_watermark: int
 
+    @property
+    def high_watermark(self) -> int: ...
     @property
     def last_stable_offset(self) -> int: ...
 
@@ -65,7 +66,10 @@ class DelayedFetch:
     __slots__ = ("_done", "_is_ready", "_wake", "_watched")
 
     def __init__(
-        self, watched: Iterable[Watched], is_ready: Callable[[Watched], bool], wake: Callable[[], None]
+        self,
+        watched: Iterable[FetchablePartition],
+        is_ready: Callable[[FetchablePartition], bool],
+        wake: Callable[[], None],
     ) -> None:
         self._watched = list(watched)
         self._is_ready = is_ready
@@ -74,7 +78,7 @@ class DelayedFetch:
         for partition in self._watched:
             partition.watchers[self] = None
 
-    def poke(self, partition: Watched) -> None:
+    def poke(self, partition: FetchablePartition) -> None:
         """Something changed on a partition."""
         if not self._done and self._is_ready(partition):
             self.finish()

@@ -31,7 +31,7 @@ from headrace.protocol.replicate import (
 from headrace.storage.disk import StorageError
 
 from .partition import Partition
-from .throttle import Later, SlowLane, Throttle
+from .throttle import Later, ReplicationThrottle, SlowLane
 
 Key: TypeAlias = tuple[bytes, int]
 RETRY_SECONDS: Final = 0.5
@@ -49,7 +49,7 @@ class ReplicaFetchState:
         changed: Callable[[], None],
         new_session: Callable[[], int],
         broker_epoch: Callable[[], int],
-        slowly: tuple[Throttle, int] | None = None,
+        slowly: tuple[ReplicationThrottle, int] | None = None,
     ) -> None:
         self._later = later
         self._changed = changed
@@ -80,8 +80,8 @@ class ReplicaFetchState:
         """Follow a partition, or follow it in its leader's new epoch."""
         self._followed[key] = partition
         self._withdrawn.discard(key)
-        partition.on_settled = lambda: self._tell(key, partition)
-        self._tell(key, partition)
+        partition.on_settled = lambda: self._request(key, partition)
+        self._request(key, partition)
 
     def remove(self, key: Key) -> None:
         """Follow a partition no more."""
@@ -112,9 +112,9 @@ class ReplicaFetchState:
     def tell_all(self) -> None:
         """Tell every position again: this broker is registered anew, and acknowledges as the one it now is."""
         for key, partition in self._followed.items():
-            self._tell(key, partition)
+            self._request(key, partition)
 
-    def _tell(self, key: Key, partition: Partition) -> None:
+    def _request(self, key: Key, partition: Partition) -> None:
         if self._followed.get(key) is partition and partition.may_acknowledge and not self._is_slowed(key, partition):
             self._tell_now(key)
 
@@ -171,12 +171,12 @@ class ReplicaFetchState:
             self._refused(key, partition, progress)
         elif progress.diverging_end >= 0:
             partition.truncate_to_match(EpochEnd(progress.diverging_epoch, progress.diverging_end))
-            self._tell(key, partition)
+            self._request(key, partition)
         else:
             partition.append_fetched(records, progress)
             self._note_distance(key, partition, progress.high_watermark)
             if len(records):
-                self._tell(key, partition)
+                self._request(key, partition)
                 if self._complaints:
                     self._complaints.pop(key, None)
 
@@ -198,12 +198,12 @@ class ReplicaFetchState:
             end = partition.log.log_end_offset
             if end < progress.log_start_offset:
                 partition.restart_at(progress.log_start_offset)
-                self._tell(key, partition)
+                self._request(key, partition)
                 return
         self._again_later(key, partition)
 
     def _again_later(self, key: Key, partition: Partition) -> None:
-        self._later(RETRY_SECONDS, lambda: self._tell(key, partition))
+        self._later(RETRY_SECONDS, lambda: self._request(key, partition))
 
 
 def _position(key: Key, partition: Partition) -> FetchPosition | None:

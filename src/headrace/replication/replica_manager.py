@@ -17,7 +17,7 @@ import structlog
 from headrace.cluster.alter_partition import AlteredPartition
 from headrace.cluster.election import LogEnd
 from headrace.cluster.image import NO_LEADER, PartitionState, Topic
-from headrace.cluster.log_faults import Fault, FaultyLog
+from headrace.cluster.log_faults import FaultKind, FaultyLog
 from headrace.cluster.log_settings import intake_settings, log_settings
 from headrace.config import BrokerConfig
 from headrace.net.clock import Clock
@@ -60,7 +60,7 @@ Dispose = Callable[[str, Sequence[int]], object]
 """What is done with the logs of a topic, by their partitions, that are not served any more."""
 ReportFaults = Callable[[AbstractSet[FaultyLog]], Awaitable[None]]
 """Tells the controller all logs that this broker cannot serve now."""
-_FAULTS: Final = {Health.REFETCHING: Fault.LOST, Health.FULL: Fault.FULL, Health.FAILED: Fault.FAILED}
+_FAULTS: Final = {Health.REFETCHING: FaultKind.LOST, Health.FULL: FaultKind.FULL, Health.FAILED: FaultKind.FAILED}
 
 
 FIRST_PAUSE = 1.0
@@ -474,7 +474,7 @@ class ReplicaManager:
         return self.following is None or partition.may_lead
 
     def step_down(self) -> None:
-        """Lead nothing until the cluster says so again: this broker may have been replaced without knowing it."""
+        """Stop leading all partitions until newer metadata says otherwise: this broker may have been fenced."""
         for partition in self.hosted():
             if partition.is_leader:
                 partition.follow(partition.state)
@@ -514,7 +514,7 @@ class ReplicaManager:
                 partition.lead(self.broker_id, state, self.clock.monotonic())
                 self._note_isr(partition, before)
         elif partition.followers is not None and state.partition_epoch == partition.state.partition_epoch:
-            partition.followers.asked = None
+            partition.followers.requested_isr = None
             partition.move_high_watermark()
 
     def remove_topic(self, topic: Topic) -> None:
@@ -592,7 +592,7 @@ class ReplicaManager:
         self._free(now)
         await self._refetch_lost()
         broken = [key for key, backoff in self._untaken.items() if backoff.is_fault and self._is_absent(*key)]
-        faulty = [self._fault(*key, Fault.FAILED) for key in broken]
+        faulty = [self._fault(*key, FaultKind.FAILED) for key in broken]
         for key in list(self._logs.faulty):
             partition = self._by_name.get(key.topic, NO_PARTITIONS).get(key.partition)
             if partition is None:
@@ -635,7 +635,7 @@ class ReplicaManager:
     def _is_absent(self, topic: str, index: int) -> bool:
         return index not in self._by_name.get(topic, NO_PARTITIONS)
 
-    def _fault(self, topic: str, index: int, fault: Fault) -> FaultyLog:
+    def _fault(self, topic: str, index: int, fault: FaultKind) -> FaultyLog:
         return FaultyLog(topic, self._topics[topic].id.hex, index, fault.value)
 
     async def _retry(self, now: float) -> None:
@@ -844,7 +844,7 @@ class ReplicaManager:
         return work() if run is None else cast(T, await run(work))
 
     def close(self) -> None:
-        """Bring every log to rest; the next start need not recover those that were open."""
+        """Sync and close every log, so that the next start need not recover it."""
         self.stop_opening()
         for partition in self.hosted():
             partition.retire(ErrorCode.not_leader_or_follower)

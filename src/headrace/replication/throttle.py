@@ -28,7 +28,7 @@ Later = Callable[[float, Callable[[], None]], object]
 """Calls something after some seconds."""
 
 
-class Throttle:
+class ReplicationThrottle:
     """One limit of one broker, in bytes a second."""
 
     def __init__(self, rate: Callable[[], int], now: Callable[[], float]) -> None:
@@ -74,13 +74,15 @@ def is_named(names: frozenset[str], index: int, broker: int) -> bool:
 class SlowLane:
     """The partitions of one link that catch up under a limit: asked for one at a time, when the limit allows it."""
 
-    def __init__(self, throttle: Throttle, broker_id: int, later: Later, tell: Callable[[Key], None]) -> None:
+    def __init__(
+        self, throttle: ReplicationThrottle, broker_id: int, later: Later, notify: Callable[[Key], None]
+    ) -> None:
         self.throttle = throttle
         self._broker_id = broker_id
         self._later = later
-        self._tell = tell
+        self._notify = notify
         self._waiting: dict[Key, None] = {}
-        self._asked: Key | None = None
+        self._pending: Key | None = None
         self._asked_at = 0.0
         self._looks_again = False
 
@@ -106,28 +108,28 @@ class SlowLane:
 
     def answered(self, key: Key, size: int) -> None:
         """The leader has sent so much of a partition."""
-        if key == self._asked:
+        if key == self._pending:
             self.throttle.took(size)
             self._free(key)
             self._next()
 
     def clear(self) -> None:
-        """Nothing is asked for, and nothing waits."""
+        """Forget all requests, pending and waiting."""
         self._waiting.clear()
-        self._asked = None
+        self._pending = None
 
     def is_asking(self, key: Key) -> bool:
-        return key == self._asked
+        return key == self._pending
 
     def _free(self, key: Key) -> None:
-        if key == self._asked:
-            self._asked = None
+        if key == self._pending:
+            self._pending = None
 
     def _next(self) -> None:
         if not self._waiting or self._looks_again:
             return
         pause = self.throttle.pause()
-        if self._asked is not None:
+        if self._pending is not None:
             pause = max(pause, self._asked_at + PATIENCE_SECONDS - self.throttle.now())
         if pause > 0:
             self._looks_again = True
@@ -135,8 +137,8 @@ class SlowLane:
             return
         key = next(iter(self._waiting))
         del self._waiting[key]
-        self._asked, self._asked_at = key, self.throttle.now()
-        self._tell(key)
+        self._pending, self._asked_at = key, self.throttle.now()
+        self._notify(key)
 
     def _look_again(self) -> None:
         self._looks_again = False

@@ -32,7 +32,7 @@ class TransactionMarker:
     transaction_version: int = 1
 
 
-class OpenTransaction(Protocol):
+class ProducerTransaction(Protocol):
     """What a log knows of a producer."""
 
     @property
@@ -43,7 +43,7 @@ class OpenTransaction(Protocol):
     def transaction_first_offset(self) -> int: ...
 
 
-def check_operator_marker(producer: OpenTransaction | None, marker: TransactionMarker) -> bool:
+def check_operator_marker(producer: ProducerTransaction | None, marker: TransactionMarker) -> bool:
     """Whether there is anything to end with a marker that no coordinator has sent; `CodedError` if it may not.
 
     It may name the epochs that are known here, and no others: a later one would shut out the producer, or its

@@ -23,8 +23,7 @@ from typing import Any, Final
 import structlog
 
 from headrace.net.clock import Clock
-
-from .acl import AclOperation, ResourceType
+from headrace.protocol.acl import AclOperation, ResourceType
 
 TOPIC: Final = "__audit_log"
 WINDOW_SECONDS: Final = 10.0
@@ -74,7 +73,7 @@ class AuditKind(StrEnum):
     """The audit log itself: what it has lost."""
 
 
-class Outcome(StrEnum):
+class AuditOutcome(StrEnum):
     """What came of it."""
 
     SUCCEEDED = "succeeded"
@@ -104,7 +103,7 @@ class AuditEvent:
     kind: AuditKind
     operation: str
     """An API, as CreateTopics; what was refused, as Write; how somebody came in, as SCRAM-SHA-512."""
-    outcome: Outcome
+    outcome: AuditOutcome
     principal: str
     host: str
     listener: str = ""
@@ -289,7 +288,7 @@ class AuditLog:
     ) -> None:
         """The authorizer has refused something: perhaps for the thousandth time in a second, which is only counted."""
         resources = ((titled(resource_type), name),)
-        key = (AuditKind.DENIAL, titled(operation), Outcome.DENIED, principal, host, "", resources)
+        key = (AuditKind.DENIAL, titled(operation), AuditOutcome.DENIED, principal, host, "", resources)
         window = self._windows.get(key)
         if window is None:
             self.record(denial(principal, host, operation, resource_type, name))
@@ -328,7 +327,7 @@ class AuditLog:
         return AuditEvent(
             kind=AuditKind.AUDIT,
             operation="Dropped",
-            outcome=Outcome.FAILED,
+            outcome=AuditOutcome.FAILED,
             principal=f"Broker:{self._broker_id}",
             host="",
             count=events,
@@ -375,7 +374,7 @@ def denial(principal: str, host: str, operation: AclOperation, resource_type: Re
     return AuditEvent(
         kind=AuditKind.DENIAL,
         operation=titled(operation),
-        outcome=Outcome.DENIED,
+        outcome=AuditOutcome.DENIED,
         principal=principal,
         host=host,
         resources=(AuditedResource(type=titled(resource_type), name=name),),
@@ -389,7 +388,7 @@ def login(principal: str, host: str, listener: str, mechanism: str, *, error: st
     return AuditEvent(
         kind=AuditKind.LOGIN,
         operation=mechanism,
-        outcome=Outcome.DENIED if error else Outcome.SUCCEEDED,
+        outcome=AuditOutcome.DENIED if error else AuditOutcome.SUCCEEDED,
         principal=principal,
         host=host,
         listener=listener,

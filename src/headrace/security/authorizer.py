@@ -2,7 +2,8 @@
 
 ACLs lie by kind of resource, name and principal, prefixes also by their lengths, so that a decision looks at few of
 very many; and what was decided is kept until an ACL changes. Super users may do everything. Where no ACL is about a
-resource, nobody else may do anything with it, unless `allow.everyone.if.no.acl.found` says otherwise.
+resource, nobody else may do anything with it, unless `allow.everyone.if.no.acl.found` says otherwise. To do
+something with a topic in which messages wait for another needs the right to do that with the other, too.
 
 It fails closed: as long as a broker does not know the cluster yet, only super users may do anything. While a snapshot
 of all that changed meanwhile is taken up, what was known before counts, and never a mixture of both.
@@ -18,10 +19,9 @@ from headrace.cluster.entries import EntryKind, EntryValues
 from headrace.cluster.image import ClusterImage
 from headrace.config import BrokerConfig
 from headrace.config.authorization import ALLOW_WITHOUT_ACLS, AUTHORIZER, SUPER_USERS, super_users_in
-
-from .acl import (
-    EVERYBODY,
-    OPERATIONS,
+from headrace.config.pipelines import DEFINITIONS
+from headrace.protocol.acl import (
+    CLUSTER_NAME,
     WILDCARD,
     AclEntry,
     AclOperation,
@@ -29,15 +29,16 @@ from .acl import (
     PermissionType,
     ResourcePattern,
     ResourceType,
-    decide,
-    entries_of,
-    resource_of,
 )
+from headrace.protocol.delayed import target_of
+
+from .acl import EVERYBODY, OPERATIONS, decide, entries_of, resource_of
 
 MOST_KEPT: Final = 20_000
 """Decisions on one operation that are kept, and as many refusals."""
 LONGEST_KEPT: Final = 512
 """Characters of a name that a decision is kept for: names are what clients make them."""
+INTERNAL_PREFIX: Final = "__headrace"
 _PROBE: Final = "hardcode"
 """The name that Kafka asks about first, where any name will do."""
 
@@ -67,17 +68,17 @@ class Decisions:
 
     def would_allow(self, principal: str, host: str, name: str) -> bool:
         """The same for what nobody has tried to do, such as to list one topic of all."""
-        asked = (principal, host, name)
-        if asked in self.granted:
+        question = (principal, host, name)
+        if question in self.granted:
             return True
-        if asked in self._refused:
+        if question in self._refused:
             return False
         allowed, lasts = self._decide(principal, host, name)
         if lasts and len(name) <= LONGEST_KEPT:
             kept = self.granted if allowed else self._refused
             if len(kept) >= MOST_KEPT:
                 kept.clear()
-            kept.add(asked)
+            kept.add(question)
         return allowed
 
     @property
@@ -117,6 +118,14 @@ class _Resources:
         self._lengths[length] += change
         if not self._lengths[length]:
             del self._lengths[length]
+
+    def named(self, name: str) -> Iterator[_ByPrincipal]:
+        """The ACLs about this name in so many words, and about prefixes that single out internal topics."""
+        if (found := self._literal.get(name)) is not None:
+            yield found
+        for length in self._lengths:
+            if len(INTERNAL_PREFIX) <= length <= len(name) and (found := self._prefixed.get(name[:length])) is not None:
+                yield found
 
     def about(self, name: str) -> Iterator[_ByPrincipal]:
         """The ACLs that count for a resource, by pattern."""
@@ -205,6 +214,8 @@ class Authorizer:
     def _new_decisions(self, operation: AclOperation, resource_type: ResourceType) -> Decisions:
         def decide_one(principal: str, host: str, name: str) -> tuple[bool, bool]:
             allowed = self._allows(principal, host, operation, resource_type, name)
+            if allowed and resource_type is ResourceType.TOPIC and (target := target_of(name)) is not None:
+                allowed = self._allows(principal, host, operation, resource_type, target)
             return allowed, not self._is_behind
 
         decisions = Decisions(decide_one)
@@ -220,6 +231,41 @@ class Authorizer:
             return True
         if self._is_behind and not self._catch_up():
             return False
+        if resource_type is ResourceType.TOPIC and operation is AclOperation.WRITE and name == DEFINITIONS:
+            return self._allows_to_deploy(principal, host)
+        return self._acls_allow(principal, host, operation, resource_type, name)
+
+    def _allows_to_deploy(self, principal: str, host: str) -> bool:
+        """Whoever writes definitions of pipelines has services run code. So a right to write to every topic, or to
+        topics without ACLs, is not enough: the topic must be named, or the cluster be theirs to alter.
+        """
+        resources = self._resources.get(ResourceType.TOPIC)
+        is_here = _hosts(host)
+        is_named = any(
+            decide(by_principal.get(who, ()), AclOperation.WRITE, is_here) is PermissionType.ALLOW
+            for by_principal in (resources.named(DEFINITIONS) if resources is not None else ())
+            for who in (principal, EVERYBODY)
+        )
+        if is_named:
+            return self._acls_allow(principal, host, AclOperation.WRITE, ResourceType.TOPIC, DEFINITIONS)
+        return self._acls_allow(principal, host, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME) and (
+            not self._is_denied(principal, host, AclOperation.WRITE, ResourceType.TOPIC, DEFINITIONS)
+        )
+
+    def _is_denied(
+        self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        resources = self._resources.get(resource_type)
+        is_here = _hosts(host)
+        return any(
+            decide(by_principal.get(who, ()), operation, is_here) is PermissionType.DENY
+            for by_principal in (resources.about(name) if resources is not None else ())
+            for who in (principal, EVERYBODY)
+        )
+
+    def _acls_allow(
+        self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
         resources = self._resources.get(resource_type)
         is_here = _hosts(host)
         has_acls = is_allowed = False
@@ -236,15 +282,15 @@ class Authorizer:
         """Whether some pattern is allowed that no denied one takes in whole. Nothing is implied here, as in Kafka."""
         resources = self._resources.get(resource_type)
         is_here = _hosts(host)
-        said: dict[PermissionType, dict[PatternType, set[str]]] = {
+        patterns: dict[PermissionType, dict[PatternType, set[str]]] = {
             permission: {pattern: set() for pattern in (PatternType.LITERAL, PatternType.PREFIXED)}
             for permission in (PermissionType.ALLOW, PermissionType.DENY)
         }
         for pattern, name, by_principal in resources.all() if resources is not None else ():
             for entry in (*by_principal.get(principal, ()), *by_principal.get(EVERYBODY, ())):
                 if entry.operation in (operation, AclOperation.ALL) and is_here(entry.host):
-                    said[entry.permission][pattern].add(name)
-        allowed, denied = said[PermissionType.ALLOW], said[PermissionType.DENY]
+                    patterns[entry.permission][pattern].add(name)
+        allowed, denied = patterns[PermissionType.ALLOW], patterns[PermissionType.DENY]
         if WILDCARD in denied[PatternType.LITERAL]:
             return False
         if WILDCARD in allowed[PatternType.LITERAL]:

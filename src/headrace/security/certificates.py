@@ -3,13 +3,20 @@
 The subject is written as `X500Principal.getName()` does (RFC 2253): attributes from the last to the first, those that
 RFC 2253 has a keyword for by it and as text, others by their number and as `#` with the bytes in hexadecimal. Rules are
 Kafka's, `RULE:pattern/replacement/[LU]` and `DEFAULT`, tried in order: a pattern must match the whole name.
+
+Patterns are RE2's, whose time grows with the length of a name alone: what is in a name is up to whoever has a
+certificate, and handshakes have the event loop. A pattern that looks ahead or refers to its groups, which RE2 cannot
+do, is Python's, and is asked of names up to `LONGEST_BACKTRACKED` only.
 """
 
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import re2
 from cryptography import x509
+
+from headrace.config.names import shown
 
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
@@ -34,6 +41,10 @@ _PARSER: Final = re.compile(_RULE)
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[A-Za-z])")
 """As Java writes it."""
 _REFERENCE: Final = re.compile(r"\\(.)|\$(\d)(\d*)|(\$)", re.DOTALL)
+
+
+LONGEST_BACKTRACKED: Final = 512
+"""Characters of a name that a pattern may take more than one look at."""
 
 
 class NoRuleApplies(Exception):
@@ -101,28 +112,34 @@ def _escaped(text: str) -> str:
 
 
 class _Rule(NamedTuple):
-    pattern: "re.Pattern[str] | None"
-    """None for DEFAULT: the name as it is."""
+    pattern: Any
+    """Compiled by RE2 or `re`, which are used alike; None for DEFAULT: the name as it is."""
     replacement: str
     case: str
 
     def apply(self, name: str) -> str | None:
-        if self.pattern is None:
+        pattern = self.pattern
+        if pattern is None:
             return name
-        if self.pattern.fullmatch(name) is None:
+        if isinstance(pattern, re.Pattern) and len(name) > LONGEST_BACKTRACKED:
+            raise NoRuleApplies(
+                f"a name of {len(name)} characters; '{pattern.pattern}' of ssl.principal.mapping.rules, which looks "
+                f"ahead or back, is asked of names up to {LONGEST_BACKTRACKED}"
+            )
+        if pattern.fullmatch(name) is None:
             return None
-        mapped = self.pattern.sub(self._replaced, name)
+        mapped = str(pattern.sub(self._replaced, name))
         return mapped.lower() if self.case == "L" else mapped.upper() if self.case == "U" else mapped
 
-    def _replaced(self, match: "re.Match[str]") -> str:
+    def _replaced(self, match: Any) -> str:
         """`$1` is a group, as far as there are so many, and else as it stands; a backslash takes away any meaning."""
 
-        def part(found: "re.Match[str]") -> str:
-            escaped, first, more, _ = found.groups()
+        def part(char: "re.Match[str]") -> str:
+            escaped, first, more, _ = char.groups()
             if escaped is not None:
                 return str(escaped)
             if first is None or (int(first) > match.re.groups):
-                return found[0]
+                return char[0]
             number, used = int(first), 0
             while used < len(more) and int(f"{number}{more[used]}") <= match.re.groups:
                 number, used = int(f"{number}{more[used]}"), used + 1
@@ -144,7 +161,7 @@ class PrincipalMapping:
             mapped = rule.apply(name)
             if mapped is not None:
                 return f"User:{mapped}"
-        raise NoRuleApplies(f"no rule of ssl.principal.mapping.rules applies to '{name}'")
+        raise NoRuleApplies(f"no rule of ssl.principal.mapping.rules applies to '{shown(name)}'")
 
 
 def _rules(text: str) -> Iterator[_Rule]:
@@ -159,8 +176,15 @@ def _rules(text: str) -> Iterator[_Rule]:
             yield _Rule(_compiled(parsed[2]), parsed[3], parsed[4])
 
 
-def _compiled(pattern: str) -> "re.Pattern[str]":
+def _compiled(pattern: str) -> Any:
+    expression = _NAMED_GROUP.sub("(?P<", pattern)
+    options = re2.Options()
+    options.log_errors = False
     try:
-        return re.compile(_NAMED_GROUP.sub("(?P<", pattern))
+        return re2.compile(expression, options)
+    except re2.error:
+        pass
+    try:
+        return re.compile(expression)
     except re.error as error:
         raise ValueError(f"'{pattern}' is no pattern: {error}") from None

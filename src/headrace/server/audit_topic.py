@@ -19,7 +19,7 @@ from headrace.net.peers import Peers, PeerUnreachable, Purpose
 from headrace.net.tasks import Tasks
 from headrace.protocol.batch import check_batch
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.peer import InternalApi, Message
+from headrace.protocol.peer import InternalApi, PeerMessage
 from headrace.protocol.records import Record, encode_batch
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.security.audit import TOPIC, Queued
@@ -146,7 +146,7 @@ class AuditTopic:
             return topic
 
     async def _send(self, peers: Peers, leader: int) -> None:
-        await peers.send(leader, InternalApi.AUDIT, Message({}, self._batch), purpose=Purpose.FORWARD)
+        await peers.send(leader, InternalApi.AUDIT, PeerMessage({}, self._batch), purpose=Purpose.FORWARD)
 
 
 class AuditPartition:
@@ -173,7 +173,7 @@ class AuditPartition:
         partition.wait(end, _ACKS, committed, self._clock.monotonic() + WRITE_SECONDS)
         await done
 
-    async def serve(self, message: Message, _broker_id: int) -> Message:
+    async def serve(self, message: PeerMessage, _broker_id: int) -> PeerMessage:
         """Take events of another broker. A `PeerHandler`."""
         await self.append(bytes(message.attachment))
-        return Message({})
+        return PeerMessage({})

@@ -18,10 +18,10 @@ import structlog
 
 from headrace.config import broker_setting, group_setting, topic_setting
 from headrace.config.setting import ConfigError, Setting
+from headrace.protocol.acl import AclOperation, PatternType, PermissionType, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.decode import decode_response
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import AclOperation, PatternType, PermissionType, ResourceType
 from headrace.security.audit import (
     LONG_WINDOW_SECONDS,
     MOST_RESOURCES,
@@ -31,7 +31,7 @@ from headrace.security.audit import (
     AuditKind,
     AuditLevel,
     AuditLog,
-    Outcome,
+    AuditOutcome,
     titled,
 )
 
@@ -92,7 +92,7 @@ async def record(audit: AuditLog, info: RequestInfo, listener: str, request: Val
 
 
 def record_unknown(audit: AuditLog, info: RequestInfo, listener: str, request: Values) -> None:
-    """Record a request of which nobody knows what it came to."""
+    """Record a request whose outcome is unknown."""
     error = CodedError(ErrorCode.unknown_server_error, "it was broken off")
     for event in events(info, listener, request, error):
         audit.record(event)
@@ -157,10 +157,10 @@ def _read(info: RequestInfo, answer: Ended) -> tuple[ErrorCode, str, Values]:
     return _code(_get(answer, "error_code", ErrorCode.none)), _get(answer, "error_message", None) or "", answer
 
 
-def _outcome(code: ErrorCode) -> Outcome:
+def _outcome(code: ErrorCode) -> AuditOutcome:
     if code is ErrorCode.none:
-        return Outcome.SUCCEEDED
-    return Outcome.DENIED if code in _DENIED else Outcome.FAILED
+        return AuditOutcome.SUCCEEDED
+    return AuditOutcome.DENIED if code in _DENIED else AuditOutcome.FAILED
 
 
 def _code(code: Any) -> ErrorCode:
@@ -319,6 +319,29 @@ def _deleted_offsets(request: Values, answer: Values) -> Iterator[Subject]:
         yield Subject("Group", request.group_id, of, code)
 
 
+def _share_state(request: Values, answer: Values) -> Iterator[Subject]:
+    codes = _partition_codes(_get(answer, "results"), "topic_id", "partitions", "partition")
+    for topic in _get(request, "topics"):
+        indexes = [part.partition for part in _get(topic, "partitions")]
+        of = {"topic_id": str(topic.topic_id), "partitions": ",".join(map(str, indexes))}
+        code = next((code for index in indexes if (code := codes.get((topic.topic_id, index), 0))), 0)
+        yield Subject("Group", request.group_id, of, code)
+
+
+def _set_share_offsets(request: Values, answer: Values) -> Iterator[Subject]:
+    codes = _partition_codes(_get(answer, "responses"), "topic_name", "partitions", "partition_index")
+    for topic in _get(request, "topics"):
+        for part in _get(topic, "partitions"):
+            of = {"topic": topic.topic_name, "partition": str(part.partition_index), "offset": str(part.start_offset)}
+            yield Subject("Group", request.group_id, of, codes.get((topic.topic_name, part.partition_index), 0))
+
+
+def _deleted_share_offsets(request: Values, answer: Values) -> Iterator[Subject]:
+    codes = _codes(_get(answer, "responses"), "topic_name")
+    for topic in _get(request, "topics"):
+        yield Subject("Group", request.group_id, {"topic": topic.topic_name}, codes.get((topic.topic_name,), 0))
+
+
 def _reset_offsets(request: Values, answer: Values) -> Iterator[Subject]:
     codes = _partition_codes(_get(answer, "topics"), "name", "partitions", "partition_index")
     for topic in _get(request, "topics"):
@@ -371,16 +394,16 @@ def _created_acls(request: Values, answer: Values) -> Iterator[Subject]:
 def _deleted_acls(request: Values, answer: Values) -> Iterator[Subject]:
     """The ACLs that are gone, and the filters that matched none."""
     results = list(_get(answer, "filter_results"))
-    for number, wanted in enumerate(_get(request, "filters")):
+    for number, acl_filter in enumerate(_get(request, "filters")):
         result = results[number] if number < len(results) else {}
         matching = _get(result, "matching_acls")
         for acl in matching:
             code = _get(acl, "error_code", 0)
             yield _acl(_get(acl, "resource_type"), _get(acl, "resource_name"), _get(acl, "pattern_type", 3), acl, code)
         if not matching:
-            name = getattr(wanted, "resource_name_filter", None) or "*"
-            pattern = _get(wanted, "pattern_type_filter", 3)
-            found = _acl(wanted.resource_type_filter, name, pattern, wanted, _get(result, "error_code", 0))
+            name = getattr(acl_filter, "resource_name_filter", None) or "*"
+            pattern = _get(acl_filter, "pattern_type_filter", 3)
+            found = _acl(acl_filter.resource_type_filter, name, pattern, acl_filter, _get(result, "error_code", 0))
             yield found._replace(details={**found.details, "matched": "0"})
 
 
@@ -447,6 +470,11 @@ AUDITED: Final[Mapping[int, Audited]] = {
     ApiKey.OFFSET_DELETE: Audited(_deleted_offsets),
     ApiKey.OFFSET_COMMIT: Audited(_reset_offsets, window_seconds=LONG_WINDOW_SECONDS, when=_is_from_outside),
     ApiKey.WRITE_TXN_MARKERS: Audited(_markers),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: Audited(_set_share_offsets),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: Audited(_deleted_share_offsets),
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: Audited(_share_state),
+    ApiKey.WRITE_SHARE_GROUP_STATE: Audited(_share_state),
+    ApiKey.DELETE_SHARE_GROUP_STATE: Audited(_share_state),
     ApiKey.INIT_PRODUCER_ID: Audited(
         _transactional_id,
         level=AuditLevel.ALL,

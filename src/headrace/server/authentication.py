@@ -36,8 +36,8 @@ from headrace.net.tasks import Tasks
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode, ProtocolViolation
 from headrace.protocol.peer import InternalApi
-from headrace.security.failed_logins import FailedLogins
-from headrace.security.sasl import AuthenticationFailed, Challenge, Done, Exchange, Mechanism, Wait
+from headrace.security.failed_logins import FailedLogins, Turn
+from headrace.security.sasl import AuthenticationFailed, Challenge, Done, Mechanism, SaslServer, Wait
 from headrace.security.sasl.exchange import refused
 
 from .connection import Connection, Parts, Slot
@@ -78,7 +78,7 @@ OnLogin = Callable[[Connection, str, str, str], None]
 """Given the mechanism, the principal (where it failed: as it was claimed), and why it failed, if it did."""
 
 
-class Reply(NamedTuple):
+class SaslReply(NamedTuple):
     """How a client is answered, in the form of the token that it sent."""
 
     challenge: Callable[[bytes], Parts]
@@ -94,11 +94,11 @@ class _Progress:
 
     state: AuthenticationState = AuthenticationState.NEW
     mechanism: str = ""
-    exchange: Exchange | None = None
+    exchange: SaslServer | None = None
     is_bare: bool = False
     principal: str | None = None
     """Who it was before, where it authenticates again."""
-    asked: int = 0
+    requests: int = 0
     """Requests while it was NEW."""
     begun_again_at: float = float("-inf")
     expiry: TimerHandle | None = None
@@ -110,7 +110,7 @@ class _Login:
 
     slot: Slot
     mechanism: str
-    reply: Reply
+    reply: SaslReply
     verdict: Done | AuthenticationFailed
 
 
@@ -150,8 +150,8 @@ class Authenticator:
         self._longest_token = longest_token
         self._progress: dict[Connection, _Progress] = {}
         """Of connections that are not KNOWN, and of those whose sessions end."""
-        self._waiting: dict[str, deque[_Login]] = {}
-        """By address, for those where somebody waits."""
+        self._waiting: dict[Turn, deque[_Login]] = {}
+        """Of those turns for which somebody waits."""
         self._running = Tasks()
         self.counts = LoginCounts()
         self.on_login: OnLogin = lambda _connection, _mechanism, _principal, _failure: None
@@ -177,8 +177,8 @@ class Authenticator:
         progress = self._progress[connection]
         state = progress.state
         if state is AuthenticationState.NEW:
-            progress.asked += 1
-            if progress.asked > MOST_ASKED:
+            progress.requests += 1
+            if progress.requests > MOST_ASKED:
                 raise ProtocolViolation(f"{MOST_ASKED} requests, and the client has not begun to authenticate")
         if api_key in _ADMITTED[state]:
             return
@@ -226,7 +226,7 @@ class Authenticator:
         """
         fine = {"error_code": ErrorCode.none, "error_message": None}
         wrong = {"error_code": ErrorCode.sasl_authentication_failed, "auth_bytes": b""}
-        reply = Reply(
+        reply = SaslReply(
             challenge=lambda token: answer({**fine, "auth_bytes": token, "session_lifetime": 0}),
             right=lambda token, lifetime: answer({**fine, "auth_bytes": token, "session_lifetime": lifetime}),
             wrong=lambda message: answer({**wrong, "error_message": message}),
@@ -237,7 +237,7 @@ class Authenticator:
         """A token after SaslHandshake v0; what is wrong with it can only be told by closing."""
         self._take(connection, token, _BARE)
 
-    def _take(self, connection: Connection, token: bytes, reply: Reply) -> None:
+    def _take(self, connection: Connection, token: bytes, reply: SaslReply) -> None:
         progress = self._progress[connection]
         slot = connection.open_slot()
         step = self._step(progress, token)
@@ -247,9 +247,9 @@ class Authenticator:
             connection.hold()
             self._running.spawn(self._take_later(progress, slot, token, reply, step))
         else:
-            self._judge(_Login(slot=slot, mechanism=progress.mechanism, reply=reply, verdict=step))
+            self._finish(_Login(slot=slot, mechanism=progress.mechanism, reply=reply, verdict=step))
 
-    async def _take_later(self, progress: _Progress, slot: Slot, token: bytes, reply: Reply, wait: Wait) -> None:
+    async def _take_later(self, progress: _Progress, slot: Slot, token: bytes, reply: SaslReply, wait: Wait) -> None:
         try:
             await wait_for(wait.until(), _WAIT_SECONDS)
         except TimeoutError:
@@ -259,7 +259,7 @@ class Authenticator:
         self._follow(progress, slot, reply, self._step(progress, token))
 
     def _follow(
-        self, progress: _Progress, slot: Slot, reply: Reply, step: Challenge | Wait | Done | AuthenticationFailed
+        self, progress: _Progress, slot: Slot, reply: SaslReply, step: Challenge | Wait | Done | AuthenticationFailed
     ) -> None:
         """Do what follows from a token after the wait for it. Who would have to wait again is to come back: that is no
         wrong password."""
@@ -271,7 +271,7 @@ class Authenticator:
             slot.answer(reply.challenge(step.token))
             connection.release()
         else:
-            self._judge(_Login(slot=slot, mechanism=progress.mechanism, reply=reply, verdict=step))
+            self._finish(_Login(slot=slot, mechanism=progress.mechanism, reply=reply, verdict=step))
 
     def _step(self, progress: _Progress, token: bytes) -> Challenge | Wait | Done | AuthenticationFailed:
         assert progress.exchange is not None
@@ -290,43 +290,46 @@ class Authenticator:
             return AuthenticationFailed(message, step.principal.partition(":")[2], "another principal than before")
         return step
 
-    def _judge(self, login: _Login) -> None:
+    def _finish(self, login: _Login) -> None:
         """Tell a verdict when it is its turn."""
-        connection = login.slot.connection
-        waiting = self._waiting.get(connection.peer)
+        connection, verdict = login.slot.connection, login.verdict
+        is_wrong = isinstance(verdict, AuthenticationFailed)
+        user = verdict.user if isinstance(verdict, AuthenticationFailed) else verdict.principal.partition(":")[2]
+        turn = self._failed_logins.turn(connection.peer, user, self._loop.time(), is_wrong=is_wrong)
+        waiting = self._waiting.get(turn)
         if waiting is None:
-            pause = self._pause(connection.peer)
+            pause = self._pause(turn)
             if not pause:
-                self._tell(login)
+                self._respond(login, turn)
                 return
-            waiting = self._waiting[connection.peer] = deque()
-            self._loop.call_later(pause, self._take_turns, connection.peer)
+            waiting = self._waiting[turn] = deque()
+            self._loop.call_later(pause, self._take_turns, turn)
         if len(waiting) >= MOST_WAITING:
             connection.close()
             return
         connection.hold()
         waiting.append(login)
 
-    def _pause(self, address: str) -> float:
-        return self._failed_logins.pause(address, self._loop.time())
+    def _pause(self, turn: Turn) -> float:
+        return self._failed_logins.pause(turn, self._loop.time())
 
-    def _take_turns(self, address: str) -> None:
+    def _take_turns(self, turn: Turn) -> None:
         """Tell those who wait their verdicts, up to the next one that is wrong."""
-        waiting = self._waiting[address]
+        waiting = self._waiting[turn]
         while waiting:
-            pause = self._pause(address)
+            pause = self._pause(turn)
             if pause:
-                self._loop.call_later(pause, self._take_turns, address)
+                self._loop.call_later(pause, self._take_turns, turn)
                 return
             login = waiting.popleft()
             if not login.slot.connection.is_closed:
-                self._tell(login)
-        del self._waiting[address]
+                self._respond(login, turn)
+        del self._waiting[turn]
 
-    def _tell(self, login: _Login) -> None:
+    def _respond(self, login: _Login, turn: Turn) -> None:
         connection, verdict = login.slot.connection, login.verdict
         if isinstance(verdict, AuthenticationFailed):
-            self._tell_wrong(login, verdict)
+            self._tell_wrong(login, verdict, turn)
             return
         self.on_login(connection, login.mechanism, verdict.principal, "")
         lifetime = self._lifetime(login.mechanism, verdict)
@@ -335,20 +338,20 @@ class Authenticator:
         if connection.is_held:
             connection.release()
 
-    def _tell_wrong(self, login: _Login, failure: AuthenticationFailed) -> None:
+    def _tell_wrong(self, login: _Login, failure: AuthenticationFailed, turn: Turn) -> None:
         connection = login.slot.connection
         connection.hold()
         connection.drain()
-        delay = self._failed(connection, login.mechanism, failure)
+        delay = self._failed(connection, login.mechanism, failure, turn)
         answer = login.reply.wrong(str(failure))
         self._loop.call_later(delay, connection.close if answer is None else lambda: login.slot.answer(answer))
 
-    def _failed(self, connection: Connection, mechanism: str, failure: AuthenticationFailed) -> float:
+    def _failed(self, connection: Connection, mechanism: str, failure: AuthenticationFailed, turn: Turn) -> float:
         """Count a failed login; the seconds until it is answered."""
         self.counts.failed += 1
         reason = failure.reason or "a wrong user name or password"
         self.on_login(connection, mechanism, f"User:{failure.user}", reason)
-        failed = self._failed_logins.failed(connection.peer, self._loop.time())
+        failed = self._failed_logins.failed(turn, self._loop.time())
         if failed.is_reported:
             log.warning(
                 "authentication failed",
@@ -391,7 +394,7 @@ class Authenticator:
             connection.is_known = False
 
     def admit(self, connection: Connection, principal: str) -> None:
-        """Somebody has shown who it is: the connection is KNOWN."""
+        """The client has authenticated: the connection is KNOWN."""
         connection.principal = principal
         connection.is_known = True
         connection.set_frame_limit(self._frame_limit)
@@ -402,4 +405,4 @@ def _framed(token: bytes) -> Parts:
     return [_LENGTH.pack(len(token)) + token]
 
 
-_BARE: Final = Reply(challenge=_framed, right=lambda token, _lifetime: _framed(token), wrong=lambda _message: None)
+_BARE: Final = SaslReply(challenge=_framed, right=lambda token, _lifetime: _framed(token), wrong=lambda _message: None)

@@ -29,7 +29,7 @@ from headrace.cluster.pulse import BEATS, Pulse
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import MetadataStore, SharedStore, StoreError
 from headrace.config import BrokerConfig, ConfigError, Reloaded
-from headrace.config import Listener as Address
+from headrace.config import ListenerAddress as Address
 from headrace.config.audit import AUDIT, AUDIT_LEVEL, AUDIT_RETENTION
 from headrace.config.connection_caps import connection_caps
 from headrace.config.listeners import INTER_BROKER_NAME
@@ -39,6 +39,8 @@ from headrace.config.setting import MAX_INT
 from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.runtime.runtime import Coordinators
+from headrace.coordinator.share.service import ShareCoordinator, ShareCoordinatorSettings
+from headrace.coordinator.share.store import RoutedShareState
 from headrace.coordinator.transactions.service import TransactionCoordinator, TransactionSettings
 from headrace.coordinator.transactions.verifier import Verifier
 from headrace.health import ListenerReport
@@ -48,6 +50,9 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.share_leader import ShareGroupSettings
+from headrace.replication.share_manager import IDLE_SECONDS, ShareManager
+from headrace.replication.share_state import ShareStateStore
 from headrace.replication.storage_quota import LOOK_SECONDS, StorageQuotas
 from headrace.security.audit import AuditLevel, AuditLog, AuditTarget, login
 from headrace.security.authorizer import authorizer_of
@@ -65,6 +70,7 @@ from .clustered.node import FOLLOWERS_SECONDS, Clustered, cluster_secret
 from .connection import Connection, Parts, Serve
 from .connection_counts import ANY_NUMBER, Caps, ConnectionCounts
 from .context import Context
+from .dead_letters import DeadLetterTopics, letter_problems
 from .descriptors import divide, raise_limit
 from .dispatch import Dispatcher, RawHandler, listener_of
 from .first_users import add_first_users
@@ -76,13 +82,17 @@ from .handlers.fetch_sessions import FetchSessions
 from .handlers.health import HealthHandler
 from .handlers.level import LevelHandler
 from .handlers.produce import ProduceHandler
+from .handlers.rights import RightsHandler
+from .handlers.share_fetch import ShareHandler
+from .handlers.share_sessions import ShareSessions
 from .health import WATCH_SECONDS, BrokerHealth
 from .listener import Listener, Listeners
-from .monitoring.collector import BrokerCollector, Watched
+from .monitoring.collector import BrokerCollector, BrokerParts
 from .monitoring.group_lag import GroupLag
 from .monitoring.loop_delay import LoopDelay
 from .monitoring.monitor import Monitor
 from .monitoring.request_times import RequestTimes
+from .partition_ends import PartitionEnds
 from .registry_reader import RegistryReader
 from .request_memory import RequestMemory
 from .sasl import Sasl
@@ -148,6 +158,11 @@ class Broker:
         return self._replicas
 
     @property
+    def share_state(self) -> ShareStateStore:
+        """What share groups have done, once it serves."""
+        return self._context.share_state
+
+    @property
     def connections(self) -> list[Connection]:
         """Those of all its listeners."""
         return self._listeners.connections
@@ -176,11 +191,15 @@ class Broker:
         self._listeners.stop_listening()
         await self._chores.close()
         self._fetch.wake_all()
+        self._share_fetch.wake_all()
+        await self._shares.close()
         if self._clustered is not None:
             self._clustered.service.wake_followers()
+        await self._share.close()
         await self._transactions.close()
         await self._groups.close()
         await self._listeners.drain(DRAIN_SECONDS)
+        await self._share_fetch.close()
         await self._close_audit()
         self._retention_clock.save()
         try:
@@ -253,13 +272,13 @@ class Broker:
         began = self._clock.monotonic()
         self._report_start(logs)
         store = await self._open_store(logs)
-        found = await cluster_id(store, self._rng, logs.cluster_id, newest_level=self._world.levels.max)
+        cluster_id_in_store = await cluster_id(store, self._rng, logs.cluster_id, newest_level=self._world.levels.max)
         self._level = await check_level(store, self._world.levels)
-        image = ClusterImage(cluster_id=found, controller_id=config.node_id)
+        image = ClusterImage(cluster_id=cluster_id_in_store, controller_id=config.node_id)
         self._image = image
         if any(each.asks_for_login for each in config.listeners):
             self._sasl.open(image, await cluster_secret(store, self._rng))
-        logs.claim(found)
+        logs.claim(cluster_id_in_store)
         logs.was_deleted = image.was_deleted
         self._flusher = Flusher(self._world.workers.sync, perf_counter_ns)
         self._retention_clock = self._make_retention_clock(data)
@@ -286,7 +305,7 @@ class Broker:
         log.info(
             "broker started",
             broker=config.node_id,
-            cluster_id=found,
+            cluster_id=cluster_id_in_store,
             listener=self.bootstrap,
             partitions=sum(1 for _ in self._replicas.hosted()),
             seconds=round(self._clock.monotonic() - began, 1),
@@ -357,7 +376,7 @@ class Broker:
         self._set_strays_aside()
         await self._replicas.opened(PATIENCE_SECONDS)
         self._begin_serving(image, writer)
-        self._replicas.leadership = Coordinators(self._groups, self._transactions)
+        self._replicas.leadership = Coordinators(self._groups, self._transactions, self._share, self._shares)
 
     def _hold(self, topic: Topic) -> None:
         """What cannot be opened now is tried again, and keeps nobody from the rest."""
@@ -384,7 +403,7 @@ class Broker:
         )
         self._held.push_async_callback(clustered.stop)
         self._begin_serving(image, clustered.control)
-        self._replicas.leadership = Coordinators(self._groups, self._transactions)
+        self._replicas.leadership = Coordinators(self._groups, self._transactions, self._share, self._shares)
         await clustered.start()
         self._set_strays_aside()
 
@@ -442,13 +461,13 @@ class Broker:
 
     def _listener_reports(self) -> Iterator[ListenerReport]:
         config = self.config
-        found = {each.name: HostPort(each.host, each.port) for each in self._node.endpoints}
+        advertised = {each.name: HostPort(each.host, each.port) for each in self._node.endpoints}
         for each in config.listeners:
             yield ListenerReport(
                 name=each.name,
                 protocol=each.protocol,
                 bound=str(HostPort(each.host, self._ports[each.name])),
-                advertised=str(found.get(each.name, "")),
+                advertised=str(advertised.get(each.name, "")),
                 for_brokers=not config.lone and each.name == config.inter_broker_listener,
                 anonymous=config.is_anonymous(each),
                 remote=not each.is_loopback,
@@ -523,6 +542,22 @@ class Broker:
         config, rng, clustered = self.config, self._rng, self._clustered
         self._throttling = Throttling(self._quotas, loop.time, perf_counter_ns)
         self._sasl.is_known = None if clustered is None else clustered.member.is_ready
+        self._share = ShareCoordinator(
+            settings=ShareCoordinatorSettings.of(config),
+            image=image,
+            controller=controller,
+            replicas=self._replicas,
+            clock=self._clock,
+            scheduler=loop,
+        )
+        self._share.start()
+        share_state = RoutedShareState(
+            broker_id=config.node_id,
+            coordinator=self._share,
+            image=image,
+            clock=self._clock,
+            peers=None if clustered is None else clustered.peers,
+        )
         self._groups = GroupCoordinator(
             settings=GroupSettings.of(config),
             image=image,
@@ -533,6 +568,7 @@ class Broker:
             run_in_background=self._world.workers.background,
             serving=None if clustered is None else clustered.member.is_ready,
             new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
+            share_state=share_state,
         )
         self._groups.start()
         authorizer = authorizer_of(config, image, None if self._audit is None else self._audit.denied)
@@ -547,6 +583,14 @@ class Broker:
             replicas=self._replicas,
             groups=self._groups,
             transactions=self._transactions,
+            share=self._share,
+            share_state=share_state,
+            ends=PartitionEnds(
+                broker_id=config.node_id,
+                image=image,
+                replicas=self._replicas,
+                peers=None if clustered is None else clustered.peers,
+            ),
             active_controller=(lambda: config.node_id) if clustered is None else (lambda: clustered.member.controller),
             authorizer=authorizer,
             quotas=self._quotas,
@@ -577,18 +621,25 @@ class Broker:
             loop_delay=self._loop_delay,
             retention_clock=self._retention_clock,
             certificates=lambda: [found for tls in self._tls for found in tls.problems()],
+            letters=letter_problems(lambda: self._shares),
             member=None if clustered is None else clustered.member,
             store=config["zookeeper.connect"] or "",
             levels=self._world.levels,
             level=lambda: self._level if clustered is None else clustered.member.level,
             addresses=tuple(self._listener_reports()),
         )
+        self._share_fetch = self._make_share_handler(context, files)
         schemas = self._make_schema_book(image)
         audit_partition = AuditPartition(self._replicas, self._clock)
         self._begin_audit(image, controller, audit_partition)
         produce = ProduceHandler(self._replicas, schemas, authorizer)
         self._metrics = self._make_metrics(image, produce)
-        raw: dict[ApiKey, RawHandler] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: self._fetch}
+        raw: dict[ApiKey, RawHandler] = {
+            ApiKey.PRODUCE: produce,
+            ApiKey.FETCH: self._fetch,
+            ApiKey.SHARE_FETCH: self._share_fetch.fetch,
+            ApiKey.SHARE_ACKNOWLEDGE: self._share_fetch.acknowledge,
+        }
         dispatcher = Dispatcher(
             context,
             HANDLERS,
@@ -599,6 +650,7 @@ class Broker:
             ready=None if clustered is None else clustered.member.is_ready,
             is_out_of_touch=lambda: clustered is not None and clustered.member.is_out_of_touch,
             describe_health=HealthHandler(self._health.report, authorizer),
+            describe_rights=RightsHandler(authorizer),
             times=self._metrics.watched.times if config[REQUEST_METRICS] else None,
             update_level=LevelHandler(self._update_level, authorizer, self._audit),
             audit=self._audit,
@@ -614,6 +666,44 @@ class Broker:
         )
         self._begin_chores(loop)
         self._listeners.start(dispatcher.serve if clustered is None else self._with_pulse(clustered, dispatcher))
+
+    def _make_share_handler(self, context: Context, files: FileCaps) -> ShareHandler:
+        config, given = self.config, context.image.group_configs
+        settings = ShareGroupSettings.of(config, {})
+        known: dict[str, tuple[Mapping[str, str], int, ShareGroupSettings]] = {}
+
+        def settings_of(group_id: str) -> ShareGroupSettings:
+            """Asked for again and again: parsed once for each change of the metadata."""
+            own, version = given.get(group_id), context.image.version
+            if not own:
+                known.pop(group_id, None)
+                return settings
+            found = known.get(group_id)
+            if found is None or found[0] is not own or found[1] != version:
+                found = known[group_id] = (own, version, ShareGroupSettings.of(config, own))
+            return found[2]
+
+        letters = DeadLetterTopics(
+            broker_id=config.node_id,
+            config=config,
+            image=context.image,
+            controller=context.controller,
+            replicas=self._replicas,
+            clock=self._clock,
+            peers=None if self._clustered is None else self._clustered.peers,
+        )
+        self._shares = ShareManager(store=context.share_state, settings=settings_of, clock=self._clock, letters=letters)
+        return ShareHandler(
+            loop=asyncio.get_running_loop(),
+            image=context.image,
+            replicas=self._replicas,
+            shares=self._shares,
+            sessions=ShareSessions(int(config["group.share.max.share.sessions"])),
+            most_bytes=int(config["fetch.max.bytes"]),
+            files=files,
+            authorizer=context.authorizer,
+            throttling=self._throttling,
+        )
 
     def _hold_to_quotas(self, loop: asyncio.AbstractEventLoop, image: ClusterImage, dispatcher: Dispatcher) -> None:
         """From now on, and after each change anew: nobody stays muted for a quota that has changed."""
@@ -727,16 +817,15 @@ class Broker:
     def _make_metrics(self, image: ClusterImage, produce: ProduceHandler) -> BrokerCollector:
         config, clustered, replicas = self.config, self._clustered, self._replicas
         lag = GroupLag(
-            broker_id=config.node_id,
-            image=image,
             groups=self._groups,
-            replicas=replicas,
+            share=self._share,
+            image=image,
+            ends=self._context.ends,
             clock=self._clock,
-            peers=None if clustered is None else clustered.peers,
             most=int(config[MOST_PARTITIONS]),
         )
         return BrokerCollector(
-            Watched(
+            BrokerParts(
                 config=config,
                 clock=self._clock,
                 image=image,
@@ -744,6 +833,7 @@ class Broker:
                 flusher=self._flusher,
                 groups=self._groups,
                 transactions=self._transactions,
+                shares=self._shares,
                 health=self._health,
                 listeners=self._listeners,
                 certificates=self._tls,
@@ -753,6 +843,7 @@ class Broker:
                 produce_errors=produce.errors,
                 logins=lambda: self._sasl.counts,
                 delayed_fetches=lambda: len(self._fetch.waiting),
+                delayed_share_fetches=lambda: len(self._share_fetch.waiting),
                 is_controller=self._is_controller,
                 counts=self._counts,
                 memory=self._memory,
@@ -766,6 +857,8 @@ class Broker:
         config, every = self.config, self._chores.every
         every(SWEEP_SECONDS, "sweep connections", lambda: self._listeners.sweep(loop.time()))
         maintenance = self._replicas.maintenance
+        every(SWEEP_SECONDS, "share sessions", self._share_fetch.sweep)
+        every(IDLE_SECONDS, "idle share-partitions", self._shares.drop_idle)
         every(SWEEP_SECONDS, "flush", maintenance.flush_due)
         every(FOLLOWERS_SECONDS, "log health", self._replicas.look_after_logs)
         every(WATCH_SECONDS, "health", self._health.watch)
@@ -783,6 +876,8 @@ class Broker:
         every(int(config["log.retention.check.interval.ms"]) / 1000, "retention", maintenance.retain)
         every(int(config["offsets.retention.check.interval.ms"]) / 1000, "expire offsets", self._expire_offsets)
         self._begin_transaction_chores()
+        prune_seconds = int(config["share.coordinator.state.topic.prune.interval.ms"]) / 1000
+        every(prune_seconds, "prune the state of share groups", self._share.prune)
         every(int(config["delegation.token.expiry.check.interval.ms"]) / 1000, "expire tokens", self._expire_tokens)
         for follow_keys in self._sasl.follow_keys:
             self._chores.keep("keys of OAuth tokens", follow_keys)
@@ -805,10 +900,11 @@ class Broker:
         """A topic was deleted: its logs go, and what groups have committed for it."""
         self._replicas.remove_topic(topic)
         self._transactions.topic_deleted(topic.name)
+        self._share.topic_deleted(topic.name)
         self._groups.topic_deleted(topic.name)
 
     def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Settings were set; whoever goes by them reads them anew."""
+        """Settings have changed: the parts that depend on them read them again."""
 
     async def _expire_offsets(self) -> None:
         await self._groups.offsets.expire(self._retention_clock.now_ms())

@@ -17,13 +17,13 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
 from headrace.net.network import Socket
 from headrace.protocol.errors import ProtocolViolation
-from headrace.protocol.fetch import Part, Range
+from headrace.protocol.fetch import FileRange, Part
 from headrace.protocol.framing import Inbox
 from headrace.security.quotas.client_quotas import Limits
 from headrace.storage.disk import StorageError
@@ -44,6 +44,8 @@ _RANGE_CHUNK: Final = 1 << 20
 if TYPE_CHECKING:
     from .authentication import Authenticator
     from .handshakes import Handshakes
+
+_BYTES: Final = (bytes, bytearray)
 
 UNRESOLVED: Final = -2
 """The size of no client id."""
@@ -110,6 +112,7 @@ class Connection:
         "_partial",
         "_partial_since",
         "_range_sent",
+        "_ranges",
         "_read_ns",
         "_sending_ns",
         "_serve_frame",
@@ -223,6 +226,8 @@ class Connection:
         self._slots: deque[Slot] = deque()
         self._out: deque[Part | memoryview] = deque()
         self._out_bytes = 0
+        self._ranges = 0
+        """Of files, among what is to be sent."""
         self._range_sent = 0
         self._is_reading = True
         self._is_writing = False
@@ -297,7 +302,7 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing under way: no partial request, no pending answer, nothing to send."""
+        """No partial request, no pending response, nothing to send."""
         return self._inbox.is_empty and not self._slots and not self._out
 
     @property
@@ -365,6 +370,7 @@ class Connection:
         self._sock.close()
         if self._memory is not None:
             self._memory.forget(self)
+        self._inbox.close()  # connections are in cycles: what they hold would stay until somebody collects them
         abandoned = [slot.abandoned for slot in self._slots if slot.abandoned is not None]
         self._slots.clear()
         self._out.clear()
@@ -377,7 +383,7 @@ class Connection:
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         if self._handshakes is not None:
-            self._handshakes.take_turn(self._shake_hands)
+            self._handshakes.take_turn(self.peer, self._shake_hands)
 
     def _shake_hands(self) -> None:
         handshakes, tls = self._handshakes, self._tls
@@ -429,7 +435,7 @@ class Connection:
         assert self._memory is not None
         self._is_starved = True
         self._pause_reading()
-        self._memory.wait(self, self._inbox.wanted)
+        self._memory.wait(self, self._inbox.memory_needed)
 
     def read_on(self) -> None:
         """There may be memory now for the rest of a request."""
@@ -479,15 +485,17 @@ class Connection:
                 self._send()
             if self.times is not None:
                 self._account(self.times, 0)
-        if self.limits is not None:
-            self._spent(self.limits, began)
+        limits = self.limits
+        if limits is not None and limits.request is not None:
+            self._spent(limits, began)
         if not self.is_closed:
             self._regulate()
 
     def _spent(self, limits: Limits, since_ns: int) -> None:
-        """Time was spent on this client, which may have a quota of it."""
-        if limits.request is not None:
-            limits.took((self._now_ns() - since_ns) / 1e9, self._loop.time())
+        """Time was spent on this client, which has a quota of it."""
+        limits.left_ns -= self._now_ns() - since_ns
+        if limits.left_ns < 0:
+            limits.took(self._loop.time())
 
     def turn_to(self, times: ApiTimes) -> None:
         """The request that is served now is of another API than those before it."""
@@ -590,8 +598,10 @@ class Connection:
     def _queue(self, parts: Parts) -> None:
         for part in parts:
             self._out.append(part)
-            if isinstance(part, (bytes, bytearray)):
+            if isinstance(part, _BYTES):
                 self._out_bytes += len(part)
+            else:
+                self._ranges += 1
 
     def _regulate(self) -> None:
         if self._is_draining:
@@ -624,8 +634,9 @@ class Connection:
         if not self.is_closed:
             began = self._now_ns()
             self._send()
-            if self.limits is not None:
-                self._spent(self.limits, began)
+            limits = self.limits
+            if limits is not None and limits.request is not None:
+                self._spent(limits, began)
         if not self.is_closed:
             if not self._out:
                 self._account_unblocked()
@@ -652,6 +663,24 @@ class Connection:
     def _send_bytes(self) -> None:
         """Send the bytes before the next range in one call: answers are small, and joining them is cheap."""
         out = self._out
+        data = self._take_bytes()
+        out.appendleft(data)
+        sent = self._sock.send(data, socket.MSG_MORE if len(out) > 1 else 0)
+        self._out_bytes -= sent
+        self.last_sent_at = self._loop.time()
+        if sent == len(data):
+            out.popleft()
+        else:
+            out[0] = memoryview(data)[sent:]
+
+    def _take_bytes(self) -> bytes | bytearray | memoryview:
+        """The bytes before the next range, some 256 KiB at most; without ranges in one go."""
+        out = self._out
+        if not self._ranges and self._out_bytes < _RUN:
+            all_bytes = cast("deque[bytes | bytearray | memoryview]", out)
+            data = all_bytes[0] if len(out) == 1 else b"".join(all_bytes)
+            out.clear()
+            return data
         run: list[bytes | bytearray | memoryview] = []
         size = 0
         while out and size < _RUN:
@@ -661,17 +690,9 @@ class Connection:
             run.append(part)
             size += len(part)
             out.popleft()
-        data = run[0] if len(run) == 1 else b"".join(run)
-        out.appendleft(data)
-        sent = self._sock.send(data, socket.MSG_MORE if len(out) > 1 else 0)
-        self._out_bytes -= sent
-        self.last_sent_at = self._loop.time()
-        if sent == size:
-            out.popleft()
-        else:
-            out[0] = memoryview(data)[sent:]
+        return run[0] if len(run) == 1 else b"".join(run)
 
-    def _send_range(self, part: Range) -> bool:
+    def _send_range(self, part: FileRange) -> bool:
         left = part.length - self._range_sent
         position = part.position + self._range_sent
         began = self._now_ns()
@@ -691,6 +712,7 @@ class Connection:
         self.last_sent_at = self._loop.time()
         if sent == left:
             self._out.popleft()
+            self._ranges -= 1
             self._range_sent = 0
             return True
         return sent == _RANGE_CHUNK

@@ -4,11 +4,13 @@
     of the broker         max.connections, and the descriptors there are           refused
     of an address         max.connections.per.ip, .overrides; and, unless it is    refused
                           loopback, headrace.max.connections.per.remote.ip
+                          for all of its /64 together, where it is of IPv6
     a second, of all      max.connection.creation.rate                             wait in the system's queue
     a second, of an       the quota connection_creation_rate of the address or     refused
     address               the default; else, unless it is loopback,
                           headrace.connection.creation.rate.per.remote.ip
 
+What IPv6 gives one subscriber, 2**64 addresses, has one number together, but for those that an operator names.
 Rates are means over `quota.window.num` samples, so that a client may open many connections at once. The same numbers
 hold for all listeners of a broker together; a listener can have numbers of its own below them
 (`listener.name.<listener>.max.connections`, `.max.connections.per.ip`, `.max.connection.creation.rate`). A listener for
@@ -24,6 +26,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from headrace.net.address import owner_of
 from headrace.security.quotas.bucket import Bucket
 
 ANY_NUMBER: Final = 1 << 62
@@ -66,12 +69,6 @@ class Caps(NamedTuple):
     rate: float = ANY_NUMBER
     remote_rate: float = ANY_NUMBER
 
-    def of(self, address: str) -> int:
-        """The most connections of one address."""
-        if address in self.overrides:
-            return self.overrides[address]
-        return self.one_address if is_loopback(address) else min(self.one_address, self.remote_address)
-
 
 class ConnectionCounts:
     """The connections of all listeners of a broker, and those that were refused."""
@@ -81,13 +78,13 @@ class ConnectionCounts:
         loop: AbstractEventLoop,
         caps: Callable[[], Caps],
         *,
-        quota: Callable[[str], float | None] = lambda _: None,
+        quota: Callable[[str], tuple[float, str] | None] = lambda _: None,
         averaged_seconds: float = 10.0,
     ) -> None:
         self._loop = loop
         self._caps = caps
         self._quota = quota
-        """The connections a second that an operator allows an address; None where nobody has said."""
+        """The connections a second that an operator allows an address, and who shares them; None where no one has."""
         self._averaged = averaged_seconds
         self._all = 0
         self._per_address: Counter[str] = Counter()
@@ -120,12 +117,8 @@ class ConnectionCounts:
                 RefusalReason.BROKER,
                 f"there are {self._all} connections; max.connections and the limit of open files allow no more",
             )
-        if self._per_address[address] >= caps.of(address):
-            return Refusal(
-                RefusalReason.ADDRESS,
-                f"there are {self._per_address[address]} connections from this address; max.connections.per.ip and "
-                "headrace.max.connections.per.remote.ip allow no more",
-            )
+        if (too_many := self._too_many(address, caps)) is not None:
+            return too_many
         if fd >= caps.descriptors:
             return Refusal(
                 RefusalReason.DESCRIPTORS,
@@ -133,20 +126,44 @@ class ConnectionCounts:
             )
         return self._too_fast(address, caps)
 
+    def _too_many(self, address: str, caps: Caps) -> Refusal | None:
+        named = caps.overrides.get(address)
+        here = self._per_address[address]
+        if here >= (caps.one_address if named is None else named):
+            return Refusal(
+                RefusalReason.ADDRESS,
+                f"there are {here} connections from this address; max.connections.per.ip allows no more",
+            )
+        if named is not None or is_loopback(address):
+            return None
+        owner = owner_of(address)
+        of_owner = self._per_address[owner] - sum(
+            self._per_address[other] for other in caps.overrides if other != owner_of(other) == owner
+        )
+        if of_owner < caps.remote_address:
+            return None
+        where = "this address" if owner == address else owner
+        return Refusal(
+            RefusalReason.ADDRESS,
+            f"there are {of_owner} connections from {where}; headrace.max.connections.per.remote.ip allows no more",
+        )
+
     def _too_fast(self, address: str, caps: Caps) -> Refusal | None:
-        rate = self._quota(address)
-        if rate is None:
-            rate = ANY_NUMBER if is_loopback(address) else caps.remote_rate
+        rate, spender = self._quota(address) or (
+            ANY_NUMBER if is_loopback(address) else caps.remote_rate,
+            owner_of(address),
+        )
         if rate >= ANY_NUMBER:
             return None
-        bucket = self._renewed(self._rates.get(address), rate)
-        self._remember(address, bucket)
+        bucket = self._renewed(self._rates.get(spender), rate)
+        self._remember(spender, bucket)
         now = self._loop.time()
         if bucket.pause(now) > 0:
             return Refusal(
                 RefusalReason.RATE,
-                f"connections from this address come faster than {rate:g} a second; its quota "
-                "connection_creation_rate or headrace.connection.creation.rate.per.remote.ip allows no more",
+                f"connections from {'this address' if spender == address else spender} come faster than {rate:g} a "
+                "second; its quota connection_creation_rate or headrace.connection.creation.rate.per.remote.ip allows "
+                "no more",
             )
         bucket.charge(1, now)
         return None
@@ -166,17 +183,20 @@ class ConnectionCounts:
         """A connection was taken."""
         self._all += 1
         self._per_address[address] += 1
+        if (owner := owner_of(address)) != address:
+            self._per_address[owner] += 1
         if self._rate is not None:
             self._rate.charge(1, self._loop.time())
 
     def closed(self, address: str) -> None:
         self._all -= 1
-        self._per_address[address] -= 1
-        if not self._per_address[address]:
-            del self._per_address[address]
+        for counted in {address, owner_of(address)}:
+            self._per_address[counted] -= 1
+            if not self._per_address[counted]:
+                del self._per_address[counted]
 
     def refused(self, address: str, reason: RefusalReason, words: str) -> None:
-        """Count it, and report it, or soon, with others."""
+        """Count and log a refused connection; many at a time become one log line."""
         self.refusals[reason] += 1
         self._unreported += 1
         now = self._loop.time()
@@ -214,7 +234,7 @@ class ListenerCounts:
         self._broker.closed(address)
 
     def refused(self, address: str, reason: RefusalReason, words: str) -> None:
-        """Count it, and report it, or soon, with others."""
+        """Count and log a refused connection; many at a time become one log line."""
         self._broker.refused(address, reason, words)
 
 

@@ -9,11 +9,15 @@ from headrace.cluster.image import ClusterImage
 from headrace.config import BrokerConfig
 from headrace.config.log_levels import PROCESS_LEVELS, LogLevels
 from headrace.coordinator.groups.service import GroupCoordinator
+from headrace.coordinator.share.service import ShareCoordinator
 from headrace.coordinator.transactions.service import TransactionCoordinator
 from headrace.net.clock import Clock
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.share_state import ShareStateStore
 from headrace.security.authorizer import Authorizer
 from headrace.security.quotas.client_quotas import ClientQuotas
+
+from .partition_ends import PartitionEnds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,11 @@ class Context:
     replicas: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share: ShareCoordinator
+    """The share-partitions that this broker coordinates."""
+    share_state: ShareStateStore
+    """The state of share-partitions, wherever they are coordinated."""
+    ends: PartitionEnds
     active_controller: Callable[[], int | None]
     """Which broker is the controller now, as far as this one knows; a lone broker always is."""
     quotas: ClientQuotas | None = None

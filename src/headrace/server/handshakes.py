@@ -1,8 +1,10 @@
 """TLS handshakes of one listener: they take turns on the event loop, are counted, and those that fail are logged.
 
-A handshake takes the loop for about a millisecond (an RSA signature), a request for a hundredth of that. So the steps
-of handshakes wait in a queue, of which `_TURN_SECONDS` are done before everything else has its turn again, however many
-come at once. How long one may take from end to end is the listener's deadline for a first request.
+A handshake takes the loop for up to a millisecond (an RSA signature), a request for a hundredth of that. So the steps
+of handshakes wait: some are done for `_TURN_SECONDS`, and then everything else has the loop for `_REST_SECONDS`, in
+which a request can be read, synced and answered. However many come at once, those who are connected keep half of the
+loop. Each address has a queue of its own, and they take turns: who floods the broker waits behind himself. How long a
+handshake may take from end to end is the listener's deadline for a first request.
 """
 
 from asyncio import AbstractEventLoop
@@ -13,12 +15,14 @@ from typing import Final
 
 import structlog
 
+from headrace.net.address import owner_of
 from headrace.net.network import Socket
 from headrace.net.tls import ServerTls
 from headrace.net.tls_stream import Scratch, TlsFailure, TlsStream
 from headrace.security.certificates import NoRuleApplies, PrincipalMapping, subject_name
 
 _TURN_SECONDS: Final = 0.001
+_REST_SECONDS: Final = 0.001
 _REPORT_SECONDS: Final = 5.0
 """Failures are reported together, at most this often: who floods the broker must not fill its log."""
 
@@ -29,7 +33,7 @@ OnCertificate = Callable[[str, str, str, str], None]
 
 
 class Handshakes:
-    """Makes the streams of a listener that speaks TLS, and finds out who is at their other end."""
+    """TLS handshakes of a listener: makes the streams and reads the client's principal from its certificate."""
 
     def __init__(
         self,
@@ -49,7 +53,8 @@ class Handshakes:
         """Whether a client is who its certificate says; else that is up to SASL."""
         self._timer = timer
         self._scratch = Scratch()
-        self._steps: deque[Callable[[], None]] = deque()
+        self._steps: dict[str, deque[Callable[[], None]]] = {}
+        """By the address they come from, the next one first."""
         self._is_due = False
         self.on_login: OnCertificate = lambda _listener, _peer, _principal, _failure: None
         """Told of each client that a certificate names, and of each handshake that fails."""
@@ -62,24 +67,32 @@ class Handshakes:
         """The TLS of a new connection."""
         return TlsStream(sock, self.tls.context, self._scratch)
 
-    def take_turn(self, step: Callable[[], None]) -> None:
+    def take_turn(self, address: str, step: Callable[[], None]) -> None:
         """Call `step` soon: in the next turn of the loop where no other waits, and never many in one."""
-        self._steps.append(step)
+        self._steps.setdefault(owner_of(address), deque()).append(step)
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        ends, steps = self._timer() + _TURN_SECONDS, self._steps
+        ends = self._timer() + _TURN_SECONDS
         try:
-            while steps:
-                steps.popleft()()
+            while self._steps:
+                self._next_step()()
                 if self._timer() >= ends:
                     break
         finally:
-            self._is_due = bool(steps)
-            if steps:
-                self._loop.call_soon(self._run)
+            self._is_due = bool(self._steps)
+            if self._steps:
+                self._loop.call_later(_REST_SECONDS, self._run)
+
+    def _next_step(self) -> Callable[[], None]:
+        address = next(iter(self._steps))
+        steps = self._steps.pop(address)
+        step = steps.popleft()
+        if steps:
+            self._steps[address] = steps
+        return step
 
     def principal(self, stream: TlsStream) -> str | None:
         """Who the client's certificate says it is; None where it showed none, or is named by other means."""
@@ -92,11 +105,11 @@ class Handshakes:
             raise TlsFailure(f"nobody is known by its certificate: {error}") from None
 
     def named(self, peer: str, principal: str) -> None:
-        """A client is who its certificate says."""
+        """A client has been authenticated by its certificate: report the login."""
         self.on_login(self.listener, peer, principal, "")
 
     def failed(self, peer: str, reason: str) -> None:
-        """A handshake has come to nothing: report it, or soon, with others."""
+        """Log a failed handshake; many at a time become one log line."""
         self.on_login(self.listener, peer, "", reason)
         self.failures += 1
         self._unreported += 1

@@ -18,7 +18,7 @@ import structlog
 
 from headrace import __version__
 from headrace.cluster.image import NO_LEADER, ClusterImage, PartitionState, Topic
-from headrace.health import Code, HealthReport, ListenerReport, Problem, Severity, problem
+from headrace.health import HealthProblem, HealthReport, ListenerReport, ProblemCode, Severity, problem
 from headrace.health.report import worst_first
 from headrace.net.clock import Clock
 from headrace.net.pacing import paced
@@ -55,8 +55,8 @@ _LOST_AFTER: Final = 2 / 3
 log = structlog.get_logger(__name__)
 
 
-class Member(Protocol):
-    """What is known of this broker's place in a cluster. `clustered.member.ClusterMember`."""
+class MemberHealth(Protocol):
+    """A broker's membership as the health report needs it: `clustered.member.ClusterMember`."""
 
     epoch: int
     is_apart: bool
@@ -132,8 +132,9 @@ class BrokerHealth:
         listeners: Listeners,
         loop_delay: LoopDelay,
         retention_clock: RetentionClock,
-        member: Member | None = None,
-        certificates: Callable[[], Iterable[Problem]] = tuple,
+        member: MemberHealth | None = None,
+        certificates: Callable[[], Iterable[HealthProblem]] = tuple,
+        letters: Callable[[], Iterable[HealthProblem]] = tuple,
         store: str = "",
         levels: LevelRange = SUPPORTED,
         level: Callable[[], int] = lambda: FIRST,
@@ -152,6 +153,7 @@ class BrokerHealth:
         self._member = member
         """None where the broker is alone."""
         self._certificate_problems = certificates
+        self._letter_problems = letters
         self._store = store
         """The addresses of the store, for those who read."""
         self._levels = levels
@@ -164,7 +166,7 @@ class BrokerHealth:
         self._counting = asyncio.Lock()
         self._sync: tuple[object | None, float] = (None, self._began)
         """What was being synced when that was last looked at, and since when."""
-        self._logged: dict[Code, Problem] = {}
+        self._logged: dict[ProblemCode, HealthProblem] = {}
         self.latest: HealthReport | None = None
         """The last report that was made; at most a little more than a second old while the broker runs."""
 
@@ -185,17 +187,17 @@ class BrokerHealth:
         return self.latest
 
     async def watch(self) -> None:
-        """Log the problems that are new, and those that are over; to be called every `WATCH_SECONDS`."""
+        """Log problems that began or ended; to be called every `WATCH_SECONDS`."""
         report = await self.report()
-        found = {p.code: p for p in report.problems}
-        for code, now in found.items():
+        problems = {p.code: p for p in report.problems}
+        for code, now in problems.items():
             if code not in self._logged:
                 write = log.error if now.severity is Severity.CRITICAL else log.warning
                 write(now.title, code=code.value, subject=now.subject, reason=now.message, advice=now.advice)
         for code, before in self._logged.items():
-            if code not in found:
+            if code not in problems:
                 log.info(f"{before.title}: over", code=code.value, subject=before.subject)
-        self._logged = found
+        self._logged = problems
 
     def _make(self) -> HealthReport:
         total, free = self._replicas.disk_usage()
@@ -238,18 +240,21 @@ class BrokerHealth:
         """Of the whole cluster where this broker is its active controller: others leave them to that."""
         return self._leaderless.count if self._is_controller() else 0
 
-    def _own_problems(self, total: int, free: int) -> Iterator[Problem]:
+    def _own_problems(self, total: int, free: int) -> Iterator[HealthProblem]:
         yield from self._store_problems()
         yield from self._disk_problems(total, free)
         yield from self._stall_problems()
         yield from self._clock_problems()
         yield from self._descriptor_problems()
         yield from self._certificate_problems()
+        yield from self._letter_problems()
         recovering = self._replicas.recovering
         if recovering:
-            yield problem(Code.RECOVERING, self._replicas.log_directory, f"{recovering} log(s) are being checked")
+            yield problem(
+                ProblemCode.RECOVERING, self._replicas.log_directory, f"{recovering} log(s) are being checked"
+            )
 
-    def _store_problems(self) -> Iterator[Problem]:
+    def _store_problems(self) -> Iterator[HealthProblem]:
         member = self._member
         if member is None:
             return
@@ -258,21 +263,21 @@ class BrokerHealth:
             message = f"ZooKeeper has not answered for {silence:.0f} s"
             if member.is_apart:
                 message += "; this broker leads nothing until it is registered again"
-            yield problem(Code.STORE_UNREACHABLE, self._store, message)
+            yield problem(ProblemCode.STORE_UNREACHABLE, self._store, message)
         if not member.is_registered:
             message = "the broker has not joined its cluster yet" if member.epoch < 0 else "its registration was lost"
-            yield problem(Code.NOT_REGISTERED, f"broker {self._broker_id}", message)
+            yield problem(ProblemCode.NOT_REGISTERED, f"broker {self._broker_id}", message)
 
-    def _stall_problems(self) -> Iterator[Problem]:
+    def _stall_problems(self) -> Iterator[HealthProblem]:
         now, sync = self._clock.monotonic(), self._replicas.sync_under_way
         if sync is not self._sync[0]:
             self._sync = (sync, now)
         lasted = now - self._sync[1]
         if sync is not None and lasted >= _STALL_SECONDS:
             message = f"a sync of the disk has not ended for {lasted:.0f} s; writes are not acknowledged meanwhile"
-            yield problem(Code.WRITES_STALLED, self._replicas.log_directory, message)
+            yield problem(ProblemCode.WRITES_STALLED, self._replicas.log_directory, message)
 
-    def _descriptor_problems(self) -> Iterator[Problem]:
+    def _descriptor_problems(self) -> Iterator[HealthProblem]:
         limit, held, connections = self._descriptors.limit, self._counts.held, self._listeners.count
         most = self._descriptors.connections
         wanted = max(needed(held), 2 * limit if connections >= most * _FULL_SHARE else 0)
@@ -281,9 +286,9 @@ class BrokerHealth:
                 f"{limit} files may be open, {wanted} are needed: {held} partition(s) are held, and {connections} of "
                 f"{most} possible connections are open"
             )
-            yield problem(Code.DESCRIPTORS_SHORT, f"broker {self._broker_id}", message)
+            yield problem(ProblemCode.DESCRIPTORS_SHORT, f"broker {self._broker_id}", message)
 
-    def _clock_problems(self) -> Iterator[Problem]:
+    def _clock_problems(self) -> Iterator[HealthProblem]:
         believed_ms = self._retention_clock.now_ms()
         jump_ms = self._retention_clock.jump_ms
         if jump_ms:
@@ -292,34 +297,34 @@ class BrokerHealth:
                 f"the clock shows {_utc(believed_ms + jump_ms)}, {ahead} ahead of the time that has passed; "
                 f"records and offsets expire as at {_utc(believed_ms)}"
             )
-            yield problem(Code.CLOCK_JUMPED, f"broker {self._broker_id}", message)
+            yield problem(ProblemCode.CLOCK_JUMPED, f"broker {self._broker_id}", message)
 
-    def _disk_problems(self, total: int, free: int) -> Iterator[Problem]:
+    def _disk_problems(self, total: int, free: int) -> Iterator[HealthProblem]:
         directory = self._replicas.log_directory
         faults = self._replicas.log_faults()
         full = [fault for fault in faults if fault.is_full]
         failed = [fault for fault in faults if not fault.is_full]
         if full:
             message = f"no space left: {_some(full)} take no writes; {free:,} of {total:,} bytes are free"
-            yield problem(Code.LOG_DIR_FULL, directory, message)
+            yield problem(ProblemCode.LOG_DIR_FULL, directory, message)
         elif free < min(total // _LOW_SHARE, _LOW_BYTES):
-            yield problem(Code.DISK_LOW, directory, f"{free:,} of {total:,} bytes are free")
+            yield problem(ProblemCode.DISK_LOW, directory, f"{free:,} of {total:,} bytes are free")
         if failed:
-            yield problem(Code.LOG_DIR_FAILED, directory, f"{_some(failed)} cannot be used: {failed[0].reason}")
+            yield problem(ProblemCode.LOG_DIR_FAILED, directory, f"{_some(failed)} cannot be used: {failed[0].reason}")
 
-    def _partition_problems(self) -> Iterator[Problem]:
+    def _partition_problems(self) -> Iterator[HealthProblem]:
         subject, counts = f"broker {self._broker_id}", self._counts
         leaderless, unserved = self._leaderless_known, counts.unserved
         offline = [f"{leaderless} partition(s) of the cluster have no leader"] if leaderless else []
         offline += [f"{unserved} partition(s) should be led here and cannot be"] if unserved else []
         if offline:
-            yield problem(Code.OFFLINE_PARTITIONS, subject, "; ".join(offline))
+            yield problem(ProblemCode.OFFLINE_PARTITIONS, subject, "; ".join(offline))
         if counts.under_min_isr:
             message = f"{counts.under_min_isr} partition(s) led here have an ISR below min.insync.replicas"
-            yield problem(Code.UNDER_MIN_ISR, subject, message)
+            yield problem(ProblemCode.UNDER_MIN_ISR, subject, message)
         if counts.under_replicated:
             message = f"{counts.under_replicated} partition(s) led here lack in-sync replicas"
-            yield problem(Code.UNDER_REPLICATED, subject, message)
+            yield problem(ProblemCode.UNDER_REPLICATED, subject, message)
 
 
 def _slices(topics: list[Topic]) -> Iterator[tuple[PartitionState, ...]]:

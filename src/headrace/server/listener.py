@@ -31,7 +31,8 @@ LEAST_RATE: Final = 4 * 1024
 """Bytes a second that a request has to come with, once it has taken `STALL_SECONDS`."""
 REST_SECONDS: Final = 10.0
 """After this long without a byte, a connection's grown buffer is given back."""
-_ACCEPTS_PER_TURN: Final = 64
+_ACCEPTS_PER_TURN: Final = 4
+"""A quarter of a millisecond."""
 _ACCEPT_PAUSE_SECONDS: Final = 0.2
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -39,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class Listener:
-    """The place that is listened on, and the connections accepted there."""
+    """A listening socket and the connections accepted there."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class Listener:
         return self._acceptor.port
 
     def start(self, serve: Serve) -> None:
-        """Accept who waits and who comes; `serve` gets their frames."""
+        """Accept connections; `serve` gets their frames."""
         assert self._acceptor is not None
         self._serve = serve
         self._loop.add_reader(self._acceptor.fileno(), self._accept)
@@ -223,7 +224,7 @@ class Listeners:
         return iter(self._listeners)
 
     def start(self, serve: Serve) -> None:
-        """Accept who waits and who comes at each; `serve` gets their frames."""
+        """Accept connections at each listener; `serve` gets their frames."""
         for listener in self._listeners:
             listener.start(serve)
 

@@ -36,7 +36,7 @@ Place = tuple[str, bytes | None, int, int]
 """A topic by name and id, a partition, a producer id."""
 
 
-class Run(NamedTuple):
+class RefusedRun(NamedTuple):
     """Batches of a producer that were refused one after another."""
 
     epoch: int
@@ -45,7 +45,7 @@ class Run(NamedTuple):
     code: ErrorCode
 
 
-Refusals = dict[Place, Run]
+Refusals = dict[Place, RefusedRun]
 """What one connection was refused last."""
 
 
@@ -54,13 +54,13 @@ def check_order(refusals: Refusals, topic: TopicRecords, index: int, records: me
     header = _numbered(records)
     if header is None:
         return
-    place = (topic.name, topic.id, index, header.producer_id)
-    run = refusals.get(place)
+    key = (topic.name, topic.id, index, header.producer_id)
+    run = refusals.get(key)
     if run is None:
         return
     if _continues(run, header) and run.length < _MOST_UNDER_WAY:
         raise CodedError(run.code, "a batch that comes before this one was refused, and has to be sent again first")
-    del refusals[place]
+    del refusals[key]
 
 
 def note_refusal(
@@ -73,13 +73,13 @@ def note_refusal(
     header = _numbered(records) if code in _PASSING and len(topic.name) <= MAX_NAME else None
     if header is None:
         return
-    place = (topic.name, topic.id, index, header.producer_id)
-    before = refusals.pop(place, None)
+    key = (topic.name, topic.id, index, header.producer_id)
+    before = refusals.pop(key, None)
     length = before.length + 1 if before is not None and _continues(before, header) else 1
     if len(refusals) >= _MOST_RUNS:
         del refusals[next(iter(refusals))]
     next_sequence = (header.base_sequence + header.last_offset_delta + 1) % _SEQUENCES
-    refusals[place] = Run(header.producer_epoch, next_sequence, length, code)
+    refusals[key] = RefusedRun(header.producer_epoch, next_sequence, length, code)
 
 
 def _numbered(records: memoryview | None) -> BatchHeader | None:
@@ -90,5 +90,5 @@ def _numbered(records: memoryview | None) -> BatchHeader | None:
     return header if header.producer_id >= 0 and header.base_sequence >= 0 else None
 
 
-def _continues(run: Run, header: BatchHeader) -> bool:
+def _continues(run: RefusedRun, header: BatchHeader) -> bool:
     return header.producer_epoch == run.epoch and header.base_sequence == run.next_sequence

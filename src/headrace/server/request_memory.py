@@ -117,7 +117,7 @@ class RequestMemory:
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody waits, or has waited and still has more than its part."""
+        """Whether a connection waits for memory, or still holds more than its share."""
         return self._look is not None
 
     def take(self, holder: Holder, more: int, frame: int, *, is_needed: bool) -> bool:
@@ -136,10 +136,10 @@ class RequestMemory:
         if left > 0:
             self._taken[holder] = left
 
-    def wait(self, holder: Holder, wanted: tuple[int, int]) -> None:
+    def wait(self, holder: Holder, sizes: tuple[int, int]) -> None:
         """A connection needs so much more for a request of that size, and is not read until `read_on` is called."""
         self.waits += 1
-        self._waiting[holder] = wanted
+        self._waiting[holder] = sizes
         if self._look is None:
             self._report()
             self._look = self._loop.call_later(0, self._look_again)

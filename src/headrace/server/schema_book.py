@@ -63,13 +63,13 @@ class SchemaBook:
         self._read_at = float("-inf")
         self._awaited: dict[Unknown, int] = {}
         """Unknown ids that somebody brought, and how many rounds were done when they were first seen."""
-        self._wanted = asyncio.Event()
+        self._is_wanted = asyncio.Event()
         self._is_reading = False
 
     def check(self, topic: str, named: Named) -> None:
         """Raises RecordsRefused for records without a registered schema, or an error to be tried again after."""
         if self._clock.monotonic() - self._read_at > FRESH_SECONDS:
-            self._wanted.set()
+            self._is_wanted.set()
         refused: list[tuple[int, str]] = []
         unknown: set[Unknown] = set()
         for (field, schema_id), indexes in named.items():
@@ -83,10 +83,10 @@ class SchemaBook:
             raise RecordsRefused(ErrorCode.invalid_record, message, tuple(refused))
 
     async def follow(self) -> None:
-        """Reads whenever it is wanted; runs until it is cancelled."""
+        """Read the registry's topic on request; runs until cancelled."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._is_wanted.wait()
+            self._is_wanted.clear()
             self._is_reading = True
             try:
                 await self._catch_up()
@@ -104,14 +104,14 @@ class SchemaBook:
 
     async def _catch_up(self) -> None:
         while True:
-            found = await self._read(self._position)
-            if found.high_watermark < self._position:
+            page = await self._read(self._position)
+            if page.high_watermark < self._position:
                 self._begin_again()
                 continue
-            for record in found.records:
+            for record in page.records:
                 self._state.apply(record.offset, decode(record.value))
-            self._position = max(self._position, found.next_offset)
-            if self._position >= found.high_watermark:
+            self._position = max(self._position, page.next_offset)
+            if self._position >= page.high_watermark:
                 break
         self._rounds += 1
         self._read_at = self._clock.monotonic()
@@ -145,7 +145,7 @@ class SchemaBook:
             self._awaited.setdefault(each, self._rounds + self._is_reading)
         while len(self._awaited) > MOST_AWAITED:
             del self._awaited[next(iter(self._awaited))]
-        self._wanted.set()
+        self._is_wanted.set()
         subject, schema_id = min(unknown)
         message = f"schema {schema_id} of subject {subject} is not known here yet; try again"
         raise CodedError(ErrorCode.request_timed_out, message)
@@ -153,13 +153,13 @@ class SchemaBook:
 
 def named_schemas(fields: Iterable[str], batch: memoryview) -> Named:
     """What `SchemaBook.check` has to know of a batch: some microseconds for each record. Null is left out."""
-    found: dict[tuple[str, int | None], list[int]] = defaultdict(list)
+    indexes: dict[tuple[str, int | None], list[int]] = defaultdict(list)
     for index, record in enumerate(decode_records(batch)):
         for field in fields:
             data = record.key if field == "key" else record.value
             if data is not None:
-                found[field, _schema_id(data)].append(index)
-    return found
+                indexes[field, _schema_id(data)].append(index)
+    return indexes
 
 
 def _schema_id(data: bytes) -> int | None:

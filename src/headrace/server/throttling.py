@@ -2,7 +2,7 @@
 
     quota                      what is counted                    when
     producer_byte_rate         bytes of Produce requests          as they come
-    consumer_byte_rate         bytes of answers to Fetch          as they are sent
+    consumer_byte_rate         bytes of answers to Fetch, ShareFetch as they are sent
     request_percentage         time of the event loop             for each turn of a connection: 100 is all of it
     controller_mutation_rate   partitions made and deleted        on the controller, by the handlers of topics
 
@@ -62,7 +62,7 @@ class Throttling:
         connection.limits = self._quotas.limits_of(user, str(client_id, "utf-8", "replace"))
 
     def serve(self, request: Request, handler: RawHandler, limits: Limits) -> Parts | None:
-        """Have a Produce or Fetch answered whose client may owe something."""
+        """Have a Produce or a fetch answered whose client may owe something."""
         api_key, version, connection = request.api_key, request.version, request.connection
         now = self._now()
         seconds = self._owed_time(limits, now)
@@ -75,9 +75,11 @@ class Throttling:
             self._throttle(connection, limits, seconds)
             milliseconds = _milliseconds(seconds)
             if parts:
-                _tell(parts, api_key, version, milliseconds)
+                _put_throttle_time(parts, api_key, version, milliseconds)
             elif parts is None and connection.latest_slot is not None:
-                connection.latest_slot.before_answer = lambda late: _tell(late, api_key, version, milliseconds)
+                connection.latest_slot.before_answer = lambda late: _put_throttle_time(
+                    late, api_key, version, milliseconds
+                )
         return parts
 
     def work(self, info: RequestInfo, work: Work, limits: Limits, connection: Connection) -> Work:
@@ -94,7 +96,7 @@ class Throttling:
                 raise
             seconds = self._took(limits, clock.spent_ns)
             if info.api_key in MUTATIONS:
-                seconds = max(seconds, _told(answer) / 1000)
+                seconds = max(seconds, _throttle_time(answer) / 1000)
             if seconds <= 0:
                 return answer
             self._throttle(connection, limits, seconds)
@@ -115,12 +117,14 @@ class Throttling:
         self._throttle(connection, limits, seconds)
         return _milliseconds(seconds)
 
-    def fetched(self, connection: Connection, limits: Limits, size: int, parts: Parts, version: int) -> None:
+    def fetched(
+        self, connection: Connection, limits: Limits, size: int, parts: Parts, api_key: ApiKey, version: int
+    ) -> None:
         """An answer of so many bytes is about to be sent."""
         seconds = 0.0 if limits.fetch is None else limits.fetch.charge(size, self._now())
         if seconds > 0:
             self._throttle(connection, limits, seconds)
-            _tell(parts, ApiKey.FETCH, version, _milliseconds(seconds))
+            _put_throttle_time(parts, api_key, version, _milliseconds(seconds))
 
     def _owed_time(self, limits: Limits, now: float) -> float:
         if limits.request is None:
@@ -173,7 +177,7 @@ def _milliseconds(seconds: float) -> int:
     return max(ceil(seconds * 1000), 1)
 
 
-def _told(answer: Answer) -> int:
+def _throttle_time(answer: Answer) -> int:
     """The throttle time in an answer of the controller, in which it comes first."""
     if isinstance(answer, (bytes, bytearray)):
         return int(_I32.unpack_from(answer)[0])
@@ -191,8 +195,8 @@ def _telling(answer: Answer, info: RequestInfo, milliseconds: int) -> Answer:
     return telling
 
 
-def _tell(parts: Parts, api_key: int, version: int, milliseconds: int) -> None:
-    """Write the throttle time into the frame of an answer to Produce or Fetch, unless it tells of a longer one."""
+def _put_throttle_time(parts: Parts, api_key: int, version: int, milliseconds: int) -> None:
+    """Write the throttle time into the frame of an answer to Produce or a fetch, unless it tells of a longer one."""
     frame = parts[0]
     assert isinstance(frame, (bytes, bytearray))
     if api_key == ApiKey.PRODUCE:

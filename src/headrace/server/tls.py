@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from headrace.config import BrokerConfig, ConfigError
-from headrace.health import Code, Problem, problem
+from headrace.health import HealthProblem, ProblemCode, problem
 from headrace.net.tls import ServerTls, ServerTlsSettings
 from headrace.security.certificates import PrincipalMapping
 
@@ -91,18 +91,18 @@ class ListenerTls:
             self._refused = None
             await self._renew(self._settings(), self._rules())
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[HealthProblem]:
         """What operators should know of the certificate."""
         subject = f"listener {self.listener}"
         left = self.tls.certificate.expires - datetime.fromtimestamp(self._now_ms() / 1000, UTC)
         words = f"the certificate of {self.tls.certificate.subject}"
         at = self.tls.certificate.expires.isoformat()
         if left <= timedelta():
-            yield problem(Code.CERTIFICATE_EXPIRED, subject, f"{words} has expired at {at}")
+            yield problem(ProblemCode.CERTIFICATE_EXPIRED, subject, f"{words} has expired at {at}")
         elif left <= timedelta(days=WARN_DAYS):
-            yield problem(Code.CERTIFICATE_EXPIRES, subject, f"{words} expires at {at}, in {left.days} day(s)")
+            yield problem(ProblemCode.CERTIFICATE_EXPIRES, subject, f"{words} expires at {at}, in {left.days} day(s)")
         if self._refused is not None:
-            yield problem(Code.CERTIFICATE_REFUSED, subject, f"{self._refused[1]}; {words} stays in use")
+            yield problem(ProblemCode.CERTIFICATE_REFUSED, subject, f"{self._refused[1]}; {words} stays in use")
 
     async def _renew(self, settings: ServerTlsSettings, rules: str) -> None:
         what = (settings, rules, ServerTls.seen(settings))

@@ -82,7 +82,7 @@ def _uptime() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """The machine as it is, unless told otherwise."""
+    """Clock, disk, network and randomness of a broker: by default the machine's."""
 
     clock: Clock = field(default_factory=SystemClock)
     disk: Disk = field(default_factory=RealDisk)

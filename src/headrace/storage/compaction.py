@@ -43,7 +43,7 @@ from .aborted import AbortedIndex, AbortedTransaction
 from .disk import Disk, File
 from .log import Log
 from .producer_state import NO_OFFSET, Producers
-from .scan import BadBatch, scan
+from .scan import CorruptBatch, scan
 from .segment import CLEANED_SUFFIX, LARGEST_RELATIVE_OFFSET, Segment
 from .settings import NEVER, LogSettings
 
@@ -134,8 +134,8 @@ def _is_worthwhile(segments: list[Segment], first_dirty: int, settings: LogSetti
 def rewrite(plan: CompactionPlan, most_keys: int = DEDUPE_BYTES // BYTES_PER_KEY) -> Rewritten:
     """On a worker: write the cleaned segments beside the old ones.
 
-    The dirty part is cleaned as far as its keys fit into memory, the rest by the next cleaning. `BadBatch`, and nothing
-    written, where the log is damaged.
+    The dirty part is cleaned as far as its keys fit into memory, the rest by the next cleaning. `CorruptBatch`, and
+    nothing written, where the log is damaged.
     """
     latest, clean_offset = _map_keys(plan, most_keys)
     sources = [source for source in plan.sources if source.segment.base_offset < clean_offset]
@@ -194,15 +194,17 @@ def _digest(key: bytes) -> bytes:
 def _records(source: SegmentToClean, header: BatchHeader, batch: bytes) -> Iterator[Record]:
     """The records of a batch one by one; `_Unreadable` where they are not what the header promises.
 
-    `BadBatch` where others might read what we cannot: to go on would bring back what was deleted after it.
+    `CorruptBatch` where others might read what we cannot: to go on would bring back what was deleted after it.
     """
     try:
         for record in iterate_records(batch, exact=True):
             if not header.base_offset <= record.offset <= header.last_offset:
-                raise BadBatch(source.file.path, 0, f"a record of the batch at {header.base_offset} lies outside of it")
+                raise CorruptBatch(
+                    source.file.path, 0, f"a record of the batch at {header.base_offset} lies outside of it"
+                )
             yield record
     except TooLarge as error:
-        raise BadBatch(source.file.path, 0, f"offset {header.base_offset}: {error.message}") from error
+        raise CorruptBatch(source.file.path, 0, f"offset {header.base_offset}: {error.message}") from error
     except CodedError as error:
         raise _Unreadable from error
 

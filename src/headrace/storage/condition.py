@@ -13,7 +13,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 
 from .checkpoints import REFETCHING
 from .disk import Disk, StorageError
-from .scan import BadBatch
+from .scan import CorruptBatch
 
 
 class Health(Enum):
@@ -105,7 +105,7 @@ class Condition:
             self._refuse(self.offline)
             self._on_fault()
 
-    def raise_failed(self, error: StorageError | BadBatch) -> NoReturn:
+    def raise_failed(self, error: StorageError | CorruptBatch) -> NoReturn:
         """Turn a failure into its answer: try again, wait for space, or the log is offline."""
         if isinstance(error, StorageError) and error.is_busy:
             raise CodedError(ErrorCode.kafka_storage_error, str(error)) from error
@@ -117,7 +117,7 @@ class Condition:
             self.fail(error)
         raise self.refused() from error
 
-    def raise_broken(self, error: StorageError | BadBatch) -> NoReturn:
+    def raise_broken(self, error: StorageError | CorruptBatch) -> NoReturn:
         """Fail half way through a change that cannot be undone: no state is certain but that on disk."""
         self.is_reopenable = self.offline is None and isinstance(error, StorageError) and error.is_full
         self.fail(error)

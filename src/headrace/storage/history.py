@@ -119,14 +119,14 @@ class History:
 
     def aborted_between(self, start: int, end: int, log_start_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that may have records from offset `start` up to `end`, by their markers."""
-        found: list[AbortedTransaction] = []
+        transactions: list[AbortedTransaction] = []
         for segment in self._chain.segments_from(start):
             index = self.aborted(segment, log_start_offset)
-            found += index.overlapping(start, end)
+            transactions += index.overlapping(start, end)
             is_last = segment is self._chain.active
             if is_last or (segment.next_offset >= end and not NONE_OPEN < index.first_open < end):
                 break
-        return found
+        return transactions
 
     def _complete(self, segment: Segment, index: AbortedIndex, covered: int, log_start_offset: int) -> None:
         chain = self._chain

@@ -108,8 +108,9 @@ class TimeIndex:
 
     def add(self, timestamp: int, offset: int) -> None:
         """Note the largest timestamp so far; nothing when it has not grown."""
-        if timestamp > self.last_timestamp:
-            self.timestamps.append(timestamp)
+        timestamps = self.timestamps
+        if timestamp > (timestamps[-1] if timestamps else NO_TIMESTAMP):
+            timestamps.append(timestamp)
             self.offsets.append(offset)
 
     def extend(self, timestamps: Iterable[int], offsets: Iterable[int]) -> None:

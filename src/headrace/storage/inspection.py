@@ -14,12 +14,12 @@ from headrace.protocol.records import iterate_records
 
 from .aborted import AbortedIndex
 from .index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
-from .scan import BadBatch, Scanned, scan
+from .scan import CorruptBatch, Scanned, scan
 
 _REBUILT: Final = "a broker builds it anew when it starts"
 
 
-class Fault(NamedTuple):
+class FileFault(NamedTuple):
     """What is wrong in a file."""
 
     path: str
@@ -43,7 +43,7 @@ class SegmentReport:
     batches: int = 0
     records: int = 0
     next_offset: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[FileFault] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class IndexFiles:
     aborted: bytes | None = None
 
 
-def batches(file: Scanned, size: int, base_offset: int) -> Iterator[tuple[int, BatchHeader] | Fault]:
+def batches(file: Scanned, size: int, base_offset: int) -> Iterator[tuple[int, BatchHeader] | FileFault]:
     """Positions and headers of a segment's batches, each held against its CRC, and what is wrong in between."""
     position, floor = 0, base_offset
     while position < size:
@@ -64,9 +64,9 @@ def batches(file: Scanned, size: int, base_offset: int) -> Iterator[tuple[int, B
                 floor = header.last_offset + 1
                 yield position, header
             return
-        except BadBatch as error:
+        except CorruptBatch as error:
             after = _behind(file, error.position, size)
-            yield Fault(error.path, error.position, error.reason, is_at_end=after is None)
+            yield FileFault(error.path, error.position, error.reason, is_at_end=after is None)
             if after is None:
                 return
             position = after
@@ -93,7 +93,7 @@ def inspect_segment(
     positions: list[int] = []
     headers: list[BatchHeader] = []
     for found in batches(file, size, base_offset):
-        if isinstance(found, Fault):
+        if isinstance(found, FileFault):
             report.faults.append(found)
             continue
         position, header = found
@@ -108,7 +108,7 @@ def inspect_segment(
         report.faults += _offset_faults(f"{prefix}.index", indexes.offsets, size, base_offset, positions, headers)
         report.faults += _time_faults(f"{prefix}.timeindex", indexes.times, base_offset, headers)
     if indexes.aborted and AbortedIndex.decode(indexes.aborted, base_offset) is None:
-        report.faults.append(Fault(f"{prefix}.txnindex", None, f"it is damaged; {_REBUILT}"))
+        report.faults.append(FileFault(f"{prefix}.txnindex", None, f"it is damaged; {_REBUILT}"))
     return report
 
 
@@ -117,7 +117,7 @@ def _check_records(file: Scanned, position: int, header: BatchHeader, report: Se
         for _ in iterate_records(file.pread(header.size, position)):
             pass
     except CodedError as error:
-        report.faults.append(Fault(file.path, position, f"records of offset {header.base_offset}: {error.message}"))
+        report.faults.append(FileFault(file.path, position, f"records of offset {header.base_offset}: {error.message}"))
 
 
 def decode_offset_index(data: bytes, size: int) -> OffsetIndex | None:
@@ -137,28 +137,28 @@ def _without_padding(data: bytes, entry: int) -> bytes:
 
 def _offset_faults(
     path: str, data: bytes | None, size: int, base: int, positions: list[int], headers: list[BatchHeader]
-) -> Iterator[Fault]:
+) -> Iterator[FileFault]:
     if data is None:
         return
     index = decode_offset_index(data, size)
     if index is None:
-        yield Fault(path, None, f"it is damaged, or not that of this segment; {_REBUILT}")
+        yield FileFault(path, None, f"it is damaged, or not that of this segment; {_REBUILT}")
         return
     for offset, position in zip(index.offsets, index.positions, strict=True):
         number = bisect_left(positions, position)
         is_there = number < len(positions) and positions[number] == position
         if not is_there or headers[number].last_offset != base + offset:
             reason = f"an entry says that the batch that ends with offset {base + offset} is at position {position}"
-            yield Fault(path, None, f"{reason}, where it is not; {_REBUILT}")
+            yield FileFault(path, None, f"{reason}, where it is not; {_REBUILT}")
             return
 
 
-def _time_faults(path: str, data: bytes | None, base: int, headers: list[BatchHeader]) -> Iterator[Fault]:
+def _time_faults(path: str, data: bytes | None, base: int, headers: list[BatchHeader]) -> Iterator[FileFault]:
     if data is None:
         return
     index = decode_time_index(data)
     if index is None:
-        yield Fault(path, None, f"it is damaged; {_REBUILT}")
+        yield FileFault(path, None, f"it is damaged; {_REBUILT}")
         return
     last_offsets = [header.last_offset for header in headers]
     for timestamp, offset in zip(index.timestamps, index.offsets, strict=True):
@@ -166,7 +166,7 @@ def _time_faults(path: str, data: bytes | None, base: int, headers: list[BatchHe
         if number == len(headers) or (
             headers[number].base_offset <= base + offset and headers[number].max_timestamp != timestamp
         ):
-            yield Fault(
+            yield FileFault(
                 path, None, f"an entry says {timestamp} for offset {base + offset}, which it is not; {_REBUILT}"
             )
             return

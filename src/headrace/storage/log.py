@@ -41,7 +41,7 @@ from .open_files import OpenFiles
 from .producer_state import Producers, check, check_epoch, check_marker
 from .recovery import LogState
 from .retention import Cause, expired
-from .scan import BadBatch, check_fetched, check_gap, scan
+from .scan import CorruptBatch, check_fetched, check_gap, scan
 from .segment import LARGEST_RELATIVE_OFFSET, Segment
 from .settings import LogSettings
 from .sync import SyncTicket
@@ -253,7 +253,6 @@ class Log:
         header: BatchHeader,
         leader_epoch: int,
         origin: Origin = Origin.CLIENT,
-        *,
         bumped: bool = False,
     ) -> Appended:
         """Write one checked batch at the end, as the leader; its offset and epoch are stamped in place.
@@ -394,7 +393,7 @@ class Log:
                 if self.condition.offline is not None:
                     raise self.condition.refused()
             return segment, segment.ready()
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
 
     # Reading
@@ -420,9 +419,9 @@ class Log:
                 near = segment.offset_near(end)
                 share = offset + (next_offset - offset) * (end - start) // whole
                 next_offset = min(next_offset, near if near > offset else share)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
-        return FileSlice(file, start, end - start, next_offset)
+        return _new_tuple(FileSlice, (file, start, end - start, next_offset))
 
     def read_bytes_available(self, offset: int, end_offset: int) -> int:
         """How much a reader at an offset can get: exact within one segment, else a lower bound."""
@@ -431,7 +430,7 @@ class Log:
             return 0
         try:
             located = self._chain.locate(offset, end_offset)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
         return located[2] - located[1] if located else 0
 
@@ -451,7 +450,7 @@ class Log:
         end_offset = self._check_range(self.log_start_offset, end_offset)
         try:
             return lookup.first_at_or_after(self._chain.segments, timestamp, self.log_start_offset, end_offset)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
 
     def offset_of_max_timestamp(self, end_offset: int) -> TimestampOffset | None:
@@ -459,7 +458,7 @@ class Log:
         end_offset = self._check_range(self.log_start_offset, end_offset)
         try:
             return lookup.latest(self._chain.segments, self.log_start_offset, end_offset)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
 
     def verify(self) -> list[str]:
@@ -469,7 +468,7 @@ class Log:
             try:
                 for _ in scan(segment.open(), 0, segment.size, floor=segment.base_offset, checked_from=0):
                     pass
-            except (StorageError, BadBatch) as error:
+            except (StorageError, CorruptBatch) as error:
                 faults.append(str(error))
         if faults:
             self.fail(faults[0])
@@ -496,7 +495,7 @@ class Log:
                 self._deleted.add(self._chain.cut(offset))
                 self.log_end_offset = self._chain.active.next_offset
                 self._cut_epochs()
-            except (StorageError, BadBatch) as error:
+            except (StorageError, CorruptBatch) as error:
                 self.condition.raise_broken(error)
             try:
                 self._sync_active(directory)
@@ -507,7 +506,7 @@ class Log:
     def _prepare_cut(self, offset: int) -> int:
         try:
             return self._chain.prepare_cut(offset)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
 
     def _open_directory(self) -> Directory:
@@ -523,7 +522,7 @@ class Log:
             self._lower_recovery_point(offset)
             self.first_dirty_offset = min(self.first_dirty_offset, offset)
             self._history.cut(offset)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
 
     def _sync_active(self, directory: Directory) -> None:
@@ -555,7 +554,7 @@ class Log:
                 self.stored_start_offset = offset
                 self._forget_epochs()
                 directory.sync()
-            except (StorageError, BadBatch) as error:
+            except (StorageError, CorruptBatch) as error:
                 self.condition.raise_broken(error)
         self._on_start_moved()
 
@@ -575,7 +574,7 @@ class Log:
             if offset < self.log_start_offset:
                 self.log_start_offset = self.stored_start_offset = offset
                 self._on_start_lowered()
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
         return segment
 
@@ -643,7 +642,7 @@ class Log:
             )
             if len(causes) == len(self._chain) and not self._could_roll():
                 causes.pop()
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
         return self._delete_oldest(causes, now_ms)
 
@@ -701,7 +700,7 @@ class Log:
         try:
             if active.oldest_timestamp < timestamp:
                 self._could_roll()
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
 
     def inactive_segments(self) -> list[Segment]:
@@ -751,7 +750,7 @@ class Log:
         try:
             if self.condition.offline is None:
                 self._settle()
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.fail(error)
         self._history.withdraw_snapshots()
         for segment in self._chain.segments:
@@ -764,7 +763,7 @@ class Log:
             if self.condition.offline is None:
                 self._write_rest()
                 return self._ticket or self.begin_sync()
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.fail(error)
         return None
 
@@ -870,13 +869,13 @@ class Log:
             return producers
         try:
             return self._history.load_producers(self.log_start_offset, self.log_end_offset)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
 
     def _load_epochs(self) -> Epochs:
         try:
             return self._history.load_epochs(self.log_end_offset)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
 
     def _assign_epoch(self, leader_epoch: int, offset: int) -> None:
@@ -942,7 +941,7 @@ class Log:
         """The aborted transactions that may have records from offset `start` up to `end`, by their markers."""
         try:
             return self._history.aborted_between(start, end, self.log_start_offset)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)
 
     def aborted_within(self, offset: int, records: FileSlice, end: int) -> list[AbortedTransaction]:
@@ -961,5 +960,5 @@ class Log:
         """The index of aborted transactions, kept up with the segment from now on."""
         try:
             return self._history.aborted(segment, self.log_start_offset)
-        except (StorageError, BadBatch) as error:
+        except (StorageError, CorruptBatch) as error:
             self.condition.raise_failed(error)

@@ -24,7 +24,7 @@ from .open_files import OpenFiles
 from .plain import PlainBatches, can_pass_over
 from .producer_state import Producers
 from .replay import load_epochs, newest_snapshot, note_batch, note_batches, snapshot_offsets, snapshot_path
-from .scan import BadBatch, is_misplaced, scan
+from .scan import CorruptBatch, is_misplaced, scan
 from .segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -203,7 +203,7 @@ def _open_segments(recovery: _Recovery) -> LogState:
         _finish_renames(recovery, sizes)
         _find_segments(recovery, sizes)
         state = _open(recovery, sizes)
-    except (_Damaged, BadBatch, CodedError) as error:
+    except (_Damaged, CorruptBatch, CodedError) as error:
         return _offline(recovery, f"{error}; nothing was deleted")
     except StorageError as error:
         if error.is_busy or error.is_full:
@@ -441,7 +441,7 @@ def _recover_segment(recovery: _Recovery, segment: Segment) -> tuple[int, bool]:
     segment.next_offset = segment.base_offset
     try:
         _check_tail(recovery, segment, start, size)
-    except BadBatch as error:
+    except CorruptBatch as error:
         if segment.next_offset < point:
             raise
         segment.trust_aborted_below(point)
@@ -476,7 +476,7 @@ class _Tail:
         self._plain: PlainBatches | None = None
 
     def take(self, position: int, header: BatchHeader) -> None:
-        """Note a sound batch; raises `BadBatch` where its offset cannot be right."""
+        """Note a sound batch; raises `CorruptBatch` where its offset cannot be right."""
         recovery, base_offset = self._recovery, header.base_offset
         if base_offset != self._expected and self._expected is not None:
             self._check_place(position, header, self._expected)
@@ -507,7 +507,7 @@ class _Tail:
         return at + segment.size - before, segment.next_offset
 
     def _check_place(self, position: int, header: BatchHeader, expected: int) -> None:
-        """Raises `BadBatch` where offsets are missing before a batch because its own is damaged."""
+        """Raises `CorruptBatch` where offsets are missing before a batch because its own is damaged."""
         recovery, segment = self._recovery, self._segment
         after = position + header.size
         found = self.file.pread(HEADER_SIZE, after) if after + HEADER_SIZE <= self._size else b""
@@ -515,7 +515,7 @@ class _Tail:
         gap_is_fine = recovery.expected.may_have_gaps or recovery.settings.compacts
         if is_misplaced(expected, header, following, gap_is_fine=gap_is_fine):
             reason = f"offset {header.base_offset} of a batch cannot be right where {expected} is expected"
-            raise BadBatch(segment.path, position, reason)
+            raise CorruptBatch(segment.path, position, reason)
 
 
 def _load_producers(recovery: _Recovery, segment: Segment, offset: int) -> None:
@@ -558,7 +558,7 @@ def _resume(segment: Segment, point: int, known: tuple[bytes | None, bytes | Non
     return trusted
 
 
-def _cut_tail(recovery: _Recovery, segment: Segment, size: int, error: BadBatch) -> None:
+def _cut_tail(recovery: _Recovery, segment: Segment, size: int, error: CorruptBatch) -> None:
     lost = size - segment.size
     recovery.findings.append(f"{segment.path} was cut by {lost} bytes at {segment.size}: {error.reason}")
     _finish(segment)

@@ -104,11 +104,11 @@ class RetentionClock:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._disk.read(self._path)) if self._disk is not None else {}
+            content = json.loads(self._disk.read(self._path)) if self._disk is not None else {}
         except StorageError as error:
             if not error.is_missing:
                 raise
             return {}
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
-from headrace.protocol.batch import CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, crc_matches, read_header
+from headrace.protocol.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, crc_matches
 from headrace.protocol.errors import CodedError, ErrorCode
 
 BLOCK: Final = 1 << 20
@@ -16,7 +16,11 @@ UNCHECKED: Final = 1 << 63
 """An offset that no batch reaches."""
 
 
-class BadBatch(Exception):
+_unpack: Final = HEADER.unpack_from
+_new_tuple: Final = tuple.__new__  # half of what a NamedTuple's own constructor costs
+
+
+class CorruptBatch(Exception):
     """What stands at this position of the file is no sound batch."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
@@ -52,8 +56,8 @@ def scan(
     """Positions and headers of the batches from `start`, which is a batch's first byte, up to `end`.
 
     Offsets must grow from `floor` on, which is where the segment begins. Batches that reach offset `checked_from` are
-    checked against their CRC, the others by their header alone. Raises `BadBatch` at the first one that is not sound.
-    After each batch `skip` may pass over some, which has to hold them to the same.
+    checked against their CRC, the others by their header alone. Raises `CorruptBatch` at the first one that is not
+    sound. After each batch `skip` may pass over some, which has to hold them to the same.
     """
     limit = floor + MOST_OFFSETS
     position = origin = start
@@ -66,9 +70,10 @@ def scan(
             view = memoryview(data)
             origin, at = position, 0
             if len(view) < HEADER_SIZE:
-                raise BadBatch(file.path, position, f"{len(view)} bytes are not a whole batch")
-        header = read_header(view, at)
-        base_offset, length, _, magic, crc, _, delta, *_ = header
+                raise CorruptBatch(file.path, position, f"{len(view)} bytes are not a whole batch")
+        fields = _unpack(view, at)
+        header = _new_tuple(BatchHeader, fields)
+        base_offset, length, _, magic, crc, _, delta, _, _, _, _, _, _ = fields
         after = position + length + LOG_OVERHEAD
         last_offset = base_offset + delta
         if (
@@ -79,14 +84,14 @@ def scan(
             or delta < 0
             or last_offset >= limit
         ):
-            raise BadBatch(file.path, position, _fault(header, floor, limit, end - position))
+            raise CorruptBatch(file.path, position, _fault(header, floor, limit, end - position))
         if last_offset >= checked_from:
             if after - origin <= len(view):
                 found = crc32c(view[at + CRC_START : after - origin])
             else:
                 found = _crc_of_range(file, position + CRC_START, after)
             if found != crc:
-                raise BadBatch(file.path, position, f"the batch at offset {base_offset} does not match its CRC-32C")
+                raise CorruptBatch(file.path, position, f"the batch at offset {base_offset} does not match its CRC-32C")
         yield position, header
         floor = last_offset + 1
         position = after

@@ -18,7 +18,7 @@ from .aborted import AbortedIndex
 from .disk import Directory, Disk, File, StorageError
 from .index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeEntry, TimeIndex
 from .open_files import OpenFiles
-from .scan import BadBatch, scan
+from .scan import CorruptBatch, scan
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -224,13 +224,21 @@ class Segment:
         del self._recent_last[:], self._recent_positions[:]
 
     def _add_index_entry(self, last_offset: int, position: int) -> None:
-        self.index.add(last_offset - self.base_offset, position)
-        self._add_time_entry()
+        index, times = self._indexes()
+        index.add(last_offset - self.base_offset, position)
+        self._add_time_entry(times)
         self.since_index = 0
 
-    def _add_time_entry(self) -> None:
+    def _add_time_entry(self, times: TimeIndex) -> None:
         if self.max_timestamp > NO_TIMESTAMP:
-            self.times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def _indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes, loaded. Appends ask for them, and a property takes several times as long."""
+        index, times = self._index, self._times
+        if index is None or times is None:
+            return self.index, self.times
+        return index, times
 
     @property
     def index(self) -> OffsetIndex:
@@ -261,7 +269,8 @@ class Segment:
 
     def index_is_full(self, limit: int) -> bool:
         """Whether the index files, of at most `limit` bytes, have no room for another entry."""
-        return len(self.index) >= limit // 8 or len(self.times) >= limit // 12 - 1
+        index, times = self._indexes()
+        return len(index.positions) >= limit // 8 or len(times.offsets) >= limit // 12 - 1
 
     def position_of(self, offset: int) -> int:
         """Where the first batch starts that reaches an offset; the size when there is none."""
@@ -287,12 +296,12 @@ class Segment:
 
     def offset_near(self, position: int) -> int:
         """About the offset that stands at a position: no further from it than two entries of the index."""
-        index = self.index
+        index, _ = self._indexes()
         number = bisect_right(index.positions, position) - 1
         return self.base_offset + index.offsets[number] + 1 if number >= 0 else self.base_offset
 
     def _search(self, offset: int) -> int:
-        index = self.index
+        index, _ = self._indexes()
         number = index.floor(offset - self.base_offset)
         start = index.positions[number] if number >= 0 else 0
         expected = index.offsets[number] + self.base_offset if number >= 0 else None
@@ -302,7 +311,7 @@ class Segment:
                     raise _WrongIndex
                 if header.last_offset >= offset:
                     return position
-        except BadBatch as error:
+        except CorruptBatch as error:
             if error.position == start and number >= 0:
                 raise _WrongIndex from error
             raise
@@ -340,7 +349,7 @@ class Segment:
         offset = index.offsets[bisect_left(index.positions, position)]
         try:
             _, header = next(scan(self.open(), position, self.size, floor=self.base_offset, block=_LOOKUP_BLOCK))
-        except BadBatch:
+        except CorruptBatch:
             return False
         return header.last_offset == self.base_offset + offset
 
@@ -406,7 +415,7 @@ class Segment:
         try:
             for _, header in scan(self.open(), 0, size, floor=self.base_offset):
                 self.take(header)
-            self._add_time_entry()
+            self._add_time_entry(self.times)
         finally:
             self.size, self.next_offset = size, next_offset
 
@@ -460,7 +469,7 @@ class Segment:
         Not when the files are known to say the same already. Whether anything was written.
         """
         if self._index is not None and self._times is not None:
-            self._add_time_entry()
+            self._add_time_entry(self._times)
             if known == (self._index.encode(), self._times.encode()):
                 self._index_saved, self._times_saved = len(self._index), len(self._times)
         return self.save_indexes()
@@ -506,8 +515,8 @@ class Segment:
     def save_cleaned_indexes(self, next_offset: int) -> None:
         """Write the indexes, complete and synced, under the names that `put_in_place` expects."""
         assert self.aborted is not None
-        self._add_time_entry()
         index, times = self.index, self.times
+        self._add_time_entry(times)
         self.next_offset = next_offset
         self._aborted_saved = len(self.aborted), next_offset
         files = (index.encode(), times.encode(), self.aborted.encode(next_offset))

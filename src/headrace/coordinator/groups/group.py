@@ -9,7 +9,7 @@ from collections.abc import Container, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
-from headrace.coordinator.runtime.decision import Decision, Record, Reply
+from headrace.coordinator.runtime.decision import CoordinatorRecord, Decision, Reply
 from headrace.coordinator.runtime.fields import LARGEST_TEXT, FieldReader
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -19,6 +19,7 @@ class GroupType(Enum):
 
     CLASSIC = "Classic"
     CONSUMER = "Consumer"
+    SHARE = "Share"
 
 
 class Group(ABC):
@@ -28,6 +29,8 @@ class Group(ABC):
     group_id: str
     protocol_type: str | None = None
     """What its members are: `consumer`, `connect`, …; None when it never had any."""
+    expires: ClassVar[bool] = True
+    """Whether it is forgotten once it has neither members nor committed offsets."""
     successor: "Group | None" = None
     """What the group has become by its last decision: one of another kind, which takes its place."""
 
@@ -51,6 +54,11 @@ class Group(ABC):
     def is_blank(self) -> bool:
         """Nothing is known of it that would be missed."""
 
+    @property
+    def gives_way(self) -> bool:
+        """A group of another kind may take its place as if it had never been there."""
+        return self.is_empty
+
     # Records
 
     @abstractmethod
@@ -58,7 +66,7 @@ class Group(ABC):
         """Take a record of the log in, as it was once written."""
 
     @abstractmethod
-    def tombstones(self) -> Sequence[Record]:
+    def tombstones(self) -> Sequence[CoordinatorRecord]:
         """The records that delete the group."""
 
     # Events
@@ -72,7 +80,7 @@ class Group(ABC):
         return Decision(now_ms)
 
     def resign(self, code: ErrorCode) -> Sequence[Reply]:  # noqa: ARG002
-        """Answer everyone who waits: the group is no longer ours."""
+        """Answer waiting members with NOT_COORDINATOR: this broker no longer coordinates the group."""
         return ()
 
     # Checks and queries

@@ -53,11 +53,13 @@ class GroupKind(Generic[G]):
     take_over: Callable[[G, Group, int], Decision] | None = None
     """Makes a new group of this kind out of one of another that has members, at a time; `CodedError` where it may not.
     Without it only groups without members are replaced."""
+    takes_over_empty: bool = True
+    """Whether groups without members are replaced."""
 
     def replace(self, group: G, former: Group, now_ms: int) -> Decision:
         """What puts a new group of this kind in the place of one of another; `CodedError` where that may not be."""
-        if not former.is_empty:
-            if self.take_over is None:
+        if not (former.gives_way and self.takes_over_empty):
+            if self.take_over is None or former.is_empty:
                 raise self.not_found(former.group_id, former)
             return self.take_over(group, former, now_ms)
         decision = Decision(now_ms)

@@ -25,7 +25,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 class _Search:
     """How far the names have been looked at for one expression."""
 
-    __slots__ = ("found", "is_running", "matched", "pattern", "position", "version")
+    __slots__ = ("is_running", "matched", "pattern", "position", "topics", "version")
 
     def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern
@@ -34,7 +34,7 @@ class _Search:
         """Of the next name to look at."""
         self.is_running = False
         self.version = -1
-        self.found: frozenset[str] = frozenset()
+        self.topics: frozenset[str] = frozenset()
         """The topics that match, as of a version of the names."""
 
 
@@ -63,7 +63,7 @@ class Resolver:
         if not search.is_running and not self._advance(search):
             search.is_running = True
             self._spawn(self._finish(search))
-        return None if search.is_running else self._found(search)
+        return None if search.is_running else self._topics_of(search)
 
     def _take_names(self) -> None:
         if self._version == self._image.topics_version:
@@ -97,8 +97,8 @@ class Resolver:
         finally:
             search.is_running = False
 
-    def _found(self, search: _Search) -> frozenset[str]:
+    def _topics_of(self, search: _Search) -> frozenset[str]:
         if search.version != self._version:
             search.version = self._version
-            search.found = frozenset(search.matched & self._image.names())
-        return search.found
+            search.topics = frozenset(search.matched & self._image.names())
+        return search.topics

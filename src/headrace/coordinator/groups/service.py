@@ -15,6 +15,7 @@ import structlog
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import BrokerNode, ClusterImage
 from headrace.cluster.metadata_writer import TopicSpec
+from headrace.coordinator.groups.targets import JOINING
 from headrace.coordinator.runtime.decision import Decision
 from headrace.coordinator.runtime.runtime import Runtime
 from headrace.coordinator.runtime.timers import Scheduler
@@ -24,10 +25,10 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.opening import RunInBackground
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.share_state import ShareStateStore
 
 from .classic import CLASSIC, ClassicGroup, JoinRequest, LeavingMember, SyncRequest
 from .consumer import CONSUMER, ConsumerGroup, HeartbeatRequest, check_request
-from .consumer.member import JOINING
 from .group import Group, check_group_id, check_text
 from .kinds import GroupEnvironment, GroupKind, GroupKinds
 from .offsets.records import OFFSETS_TOPIC
@@ -35,6 +36,8 @@ from .offsets.service import OffsetCoordinator
 from .resolver import Resolver
 from .settings import GroupSettings
 from .shard import GroupShard
+from .share import SHARE, ShareGroup, ShareHeartbeat, ShareOffsets
+from .share import check_request as check_share_request
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +47,7 @@ Answer = Mapping[str, Any]
 Token = asyncio.Future[Answer]
 ServesClassic = ClassicGroup | ConsumerGroup
 """The groups that members of the classic protocol may be in."""
-KINDS: Final[tuple[GroupKind[Any], ...]] = (CLASSIC, CONSUMER)
+KINDS: Final[tuple[GroupKind[Any], ...]] = (CLASSIC, CONSUMER, SHARE)
 """The kinds of group that are served."""
 
 
@@ -61,6 +64,7 @@ class GroupCoordinator:
         clock: Clock,
         scheduler: Scheduler,
         new_id: Callable[[], str],
+        share_state: ShareStateStore,
         run_in_background: RunInBackground | None = None,
         serving: asyncio.Event | None = None,
     ) -> None:
@@ -89,6 +93,9 @@ class GroupCoordinator:
         )
         self.kinds = GroupKinds(KINDS, environment)
         self.offsets = OffsetCoordinator(self.runtime, settings, lambda: replicas.verifier)
+        self.share_offsets = ShareOffsets(
+            self.runtime, share_state, image, lambda group_id: self.kinds.make(SHARE, group_id)
+        )
 
     # Life
 
@@ -107,7 +114,7 @@ class GroupCoordinator:
             shard.begin()
 
     async def close(self) -> None:
-        """Answer everyone who waits, and load no more."""
+        """Answer waiting members with NOT_COORDINATOR, and load no more groups."""
         await self.runtime.close()
 
     async def find(self, group_id: str) -> BrokerNode:
@@ -260,6 +267,27 @@ class GroupCoordinator:
             creates=request.member_epoch == JOINING,
         )
 
+    # Members of share groups (KIP-932)
+
+    async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> Answer:
+        """ShareGroupHeartbeat. The first member makes the group, and waits for what it is to read."""
+        check_share_request(group_id, request)
+        is_joining = request.member_epoch == JOINING
+        answer = await self._share_beat(group_id, request)
+        if answer["error_code"] is not ErrorCode.none or request.member_epoch < JOINING:
+            return answer
+        if await self.share_offsets.initialize(group_id, waits=is_joining):
+            return await self._share_beat(group_id, replace(request, member_epoch=answer["member_epoch"]))
+        return answer
+
+    async def _share_beat(self, group_id: str, request: ShareHeartbeat) -> Answer:
+        return await self.ask(
+            SHARE,
+            group_id,
+            lambda group, token, now_ms: group.heartbeat(replace(request, token=token), now_ms),
+            creates=request.member_epoch == JOINING,
+        )
+
     # Operators
 
     async def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[Group]:
@@ -290,6 +318,9 @@ class GroupCoordinator:
         group = shard.group(group_id)
         if group is None:
             raise CodedError(ErrorCode.group_id_not_found)
+        if isinstance(group, ShareGroup):
+            await self.share_offsets.delete_group(group_id)
+            return
         group.check_delete()
         shard.remove(group)
         await shard.committed()

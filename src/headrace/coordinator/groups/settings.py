@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Final
 
-from headrace.config import BrokerConfig
+from headrace.config import BrokerConfig, Values, group_value
 
 _MS_PER_MINUTE: Final = 60_000
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
@@ -39,12 +39,6 @@ class MigrationPolicy(Enum):
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
-class Values(Protocol):
-    """Settings in force, by Kafka's names: a `BrokerConfig`, or a dictionary."""
-
-    def __getitem__(self, name: str, /) -> Any: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
     """The values one group goes by."""
@@ -65,8 +59,8 @@ class ConsumerSettings:
         if preferred in assignors:
             assignors = (preferred, *(name for name in assignors if name != preferred))
         return cls(
-            session_timeout_ms=_bounded(broker, group, "session.timeout.ms"),
-            heartbeat_interval_ms=_bounded(broker, group, "heartbeat.interval.ms"),
+            session_timeout_ms=group_value("consumer.session.timeout.ms", group, broker),
+            heartbeat_interval_ms=group_value("consumer.heartbeat.interval.ms", group, broker),
             max_size=broker["group.consumer.max.size"],
             assignors=assignors,
             migration_policy=MigrationPolicy(broker["group.consumer.migration.policy"].lower()),
@@ -74,11 +68,22 @@ class ConsumerSettings:
         )
 
 
-def _bounded(broker: Values, group: Mapping[str, str], name: str) -> int:
-    own = group.get(f"consumer.{name}")
-    if own is None:
-        return int(broker[f"group.consumer.{name}"])
-    return int(min(max(int(own), broker[f"group.consumer.min.{name}"]), broker[f"group.consumer.max.{name}"]))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSettings:
+    """The values that the members of one share group go by."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 200
+
+    @classmethod
+    def of(cls, broker: Values, group: Mapping[str, str]) -> "ShareSettings":
+        """The broker's settings with those of the group before them, held within the broker's bounds."""
+        return cls(
+            session_timeout_ms=group_value("share.session.timeout.ms", group, broker),
+            heartbeat_interval_ms=group_value("share.heartbeat.interval.ms", group, broker),
+            max_size=broker["group.share.max.size"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,8 @@ class GroupSettings:
     """Of groups that were given no settings of their own."""
     consumer_with: Callable[[Mapping[str, str]], ConsumerSettings]
     """Of groups that were given settings of their own."""
+    share: ShareSettings
+    share_with: Callable[[Mapping[str, str]], ShareSettings]
     topic_partitions: int
     topic_replication_factor: int
     topic_segment_bytes: int
@@ -99,6 +106,10 @@ class GroupSettings:
     def consumer_of(self, given: Mapping[str, str] | None) -> ConsumerSettings:
         """The settings of a group of the consumer protocol, by those it was given itself."""
         return self.consumer_with(given) if given else self.consumer
+
+    def share_of(self, given: Mapping[str, str] | None) -> ShareSettings:
+        """The settings of a share group, by those it was given itself."""
+        return self.share_with(given) if given else self.share
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "GroupSettings":
@@ -111,6 +122,8 @@ class GroupSettings:
             ),
             consumer=ConsumerSettings.of(config, {}),
             consumer_with=lambda given: ConsumerSettings.of(config, given),
+            share=ShareSettings.of(config, {}),
+            share_with=lambda given: ShareSettings.of(config, given),
             topic_partitions=config["offsets.topic.num.partitions"],
             topic_replication_factor=1 if config.lone else config["offsets.topic.replication.factor"],
             topic_segment_bytes=config["offsets.topic.segment.bytes"],

@@ -19,7 +19,7 @@ from headrace.protocol.errors import CodedError
 from .batches import Pair
 
 
-class Record(NamedTuple):
+class CoordinatorRecord(NamedTuple):
     """A record of the internal topic; a value of None is a tombstone."""
 
     key: bytes
@@ -42,7 +42,7 @@ class Timer(NamedTuple):
 
 
 class Decision:
-    """Collects what one event, at one time, comes to."""
+    """The effects of one request or timer: records, changes of memory, timers, replies."""
 
     __slots__ = ("_changes", "follow_ups", "now_ms", "records", "replies", "timers")
 
@@ -92,7 +92,7 @@ class Decision:
 
 
 def deliver(replies: Iterable[Reply], error: CodedError | None = None) -> None:
-    """Answer requests, whose tokens are futures; one that nobody waits for any more is left alone."""
+    """Resolve the futures of requests; cancelled ones are skipped."""
     for reply in replies:
         token = reply.token
         assert isinstance(token, asyncio.Future)

@@ -170,7 +170,7 @@ class Runtime(Generic[AnyShard]):
         return [shard for shard in self._shards.values() if shard.phase in (Phase.LOADING, Phase.FAILED)]
 
     def reload_failed(self) -> None:
-        """Read those that failed again, where they can be read."""
+        """Load the shards that failed again, where their log can be read."""
         for shard in self._shards.values():
             if shard.phase is Phase.FAILED and self._may_reload(shard):
                 self._reload(shard)
@@ -237,6 +237,6 @@ class Coordinators:
             coordinator.leads(partition)
 
     def leads_no_more(self, partition: Partition) -> None:
-        """Another broker leads it now, or nobody."""
+        """This broker no longer leads the partition."""
         for coordinator in self._coordinators:
             coordinator.leads_no_more(partition)

@@ -17,18 +17,18 @@ from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.transactions import EPOCH_BUMPING
 
-from .model import LAST_EPOCH, NO_EPOCH, NO_ID, Transaction
-from .states import RESTING, Event, State
+from .model import LAST_EPOCH, NO_EPOCH, NO_ID, TransactionMetadata
+from .states import RESTING, Event, TransactionState
 
 
-class Producer(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """A producer id and epoch, as requests name one."""
 
     id: int
     epoch: int
 
 
-NOBODY: Final = Producer(NO_ID, NO_EPOCH)
+NOBODY: Final = ProducerIdAndEpoch(NO_ID, NO_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class TxnOutcome:
     was written is followed by its markers."""
 
     code: ErrorCode = ErrorCode.none
-    write: Transaction | None = None
-    producer: Producer = NOBODY
+    write: TransactionMetadata | None = None
+    producer: ProducerIdAndEpoch = NOBODY
     """The producer id and epoch of the answer."""
 
 
@@ -48,9 +48,9 @@ WANTS_ID: Final = TxnOutcome(ErrorCode.concurrent_transactions)
 
 
 def init(
-    known: Transaction | None,
+    known: TransactionMetadata | None,
     transactional_id: str,
-    expected: Producer | None,
+    expected: ProducerIdAndEpoch | None,
     timeout_ms: int,
     now_ms: int,
     new_id: int | None,
@@ -59,7 +59,7 @@ def init(
     if known is None:
         if new_id is None:
             return WANTS_ID
-        made = Transaction(
+        made = TransactionMetadata(
             transactional_id=transactional_id,
             producer_id=new_id,
             producer_epoch=0,
@@ -71,12 +71,12 @@ def init(
         return TxnOutcome(ErrorCode.producer_fenced)
     if known.is_prepared:
         return TxnOutcome(ErrorCode.concurrent_transactions)
-    if known.state is State.ONGOING:
+    if known.state is TransactionState.ONGOING:
         return fence(known, now_ms, new_id)
     return _take(known, expected, timeout_ms, now_ms, new_id)
 
 
-def _may_continue(known: Transaction, expected: Producer) -> bool:
+def _may_continue(known: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
     """Whether this is the producer that has the id, or had it last and may not know what it has become."""
     if expected.id == known.producer_id:
         return expected.epoch in (known.producer_epoch, known.last_producer_epoch)
@@ -84,7 +84,7 @@ def _may_continue(known: Transaction, expected: Producer) -> bool:
 
 
 def _take(
-    known: Transaction, expected: Producer | None, timeout_ms: int, now_ms: int, new_id: int | None
+    known: TransactionMetadata, expected: ProducerIdAndEpoch | None, timeout_ms: int, now_ms: int, new_id: int | None
 ) -> TxnOutcome:
     fresh: dict[str, Any] = {"timeout_ms": timeout_ms, "start_ms": -1, **_NO_PARTITIONS}
     if expected is not None and expected.epoch != known.producer_epoch:
@@ -100,11 +100,11 @@ def _take(
     return _granted(known.moved(Event.INIT, now_ms, producer_epoch=0, last_producer_epoch=last, **ids, **fresh))
 
 
-def _granted(write: Transaction) -> TxnOutcome:
-    return TxnOutcome(write=write, producer=Producer(write.producer_id, write.producer_epoch))
+def _granted(write: TransactionMetadata) -> TxnOutcome:
+    return TxnOutcome(write=write, producer=ProducerIdAndEpoch(write.producer_id, write.producer_epoch))
 
 
-def fence(known: Transaction, now_ms: int, new_id: int | None = None) -> TxnOutcome:
+def fence(known: TransactionMetadata, now_ms: int, new_id: int | None = None) -> TxnOutcome:
     """Abort an open transaction whatever its producer wants: who asks is to try again once that is done."""
     if known.is_exhausted and new_id is None:
         return WANTS_ID
@@ -113,8 +113,8 @@ def fence(known: Transaction, now_ms: int, new_id: int | None = None) -> TxnOutc
 
 
 def add(
-    known: Transaction | None,
-    producer: Producer,
+    known: TransactionMetadata | None,
+    producer: ProducerIdAndEpoch,
     partitions: frozenset[TopicPartition],
     topic_ids: Mapping[str, UUID],
     now_ms: int,
@@ -125,7 +125,7 @@ def add(
     if refused is not None or known is None:
         return TxnOutcome(refused or ErrorCode.invalid_producer_id_mapping)
     changes = {"partitions": partitions, "topic_ids": topic_ids, "start_ms": now_ms, "client_version": version}
-    if known.state is State.ONGOING:
+    if known.state is TransactionState.ONGOING:
         together, ids = known.partitions | partitions, {**known.topic_ids, **topic_ids}
         if together == known.partitions and ids == known.topic_ids:
             return TxnOutcome()
@@ -134,8 +134,8 @@ def add(
 
 
 def verify(
-    known: Transaction | None,
-    producer: Producer,
+    known: TransactionMetadata | None,
+    producer: ProducerIdAndEpoch,
     partitions: Iterable[TopicPartition],
     topic_ids: Mapping[str, UUID],
 ) -> Mapping[TopicPartition, ErrorCode]:
@@ -143,7 +143,7 @@ def verify(
     refused = _refused(known, producer)
     if refused is not None or known is None:
         return dict.fromkeys(partitions, refused or ErrorCode.invalid_producer_id_mapping)
-    ours = known.partitions if known.state is State.ONGOING else frozenset()
+    ours = known.partitions if known.state is TransactionState.ONGOING else frozenset()
     others = {name for name, kept in known.topic_ids.items() if topic_ids.get(name, kept) != kept}
     return {
         each: ErrorCode.none if each in ours and each[0] not in others else ErrorCode.transaction_abortable
@@ -151,7 +151,7 @@ def verify(
     }
 
 
-def _refused(known: Transaction | None, producer: Producer) -> ErrorCode | None:
+def _refused(known: TransactionMetadata | None, producer: ProducerIdAndEpoch) -> ErrorCode | None:
     """Why a producer cannot work in a transaction now."""
     if known is None:
         return ErrorCode.invalid_producer_id_mapping
@@ -164,13 +164,18 @@ def _refused(known: Transaction | None, producer: Producer) -> ErrorCode | None:
     return ErrorCode.concurrent_transactions if known.is_prepared else None
 
 
-def _is_fenced(known: Transaction, producer: Producer) -> bool:
+def _is_fenced(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """Whether another has the id now: what this one still asks for must not become part of the other's transaction."""
     return known.producer_epoch != producer.epoch
 
 
 def end(
-    known: Transaction | None, producer: Producer, committed: bool, now_ms: int, version: int, new_id: int | None
+    known: TransactionMetadata | None,
+    producer: ProducerIdAndEpoch,
+    committed: bool,
+    now_ms: int,
+    version: int,
+    new_id: int | None,
 ) -> TxnOutcome:
     """The producer commits or aborts."""
     if known is None:
@@ -182,28 +187,36 @@ def end(
         return TxnOutcome(ErrorCode.invalid_producer_id_mapping)
     if _is_fenced(known, producer):
         return TxnOutcome(ErrorCode.producer_fenced)
-    if known.state is State.ONGOING:
+    if known.state is TransactionState.ONGOING:
         return TxnOutcome(write=_prepared(known, event, now_ms, version, None), producer=producer)
-    if known.state is State.EMPTY or known.is_committed != committed:
+    if known.state is TransactionState.EMPTY or known.is_committed != committed:
         return TxnOutcome(ErrorCode.invalid_txn_state)
     return TxnOutcome(ErrorCode.concurrent_transactions if known.is_prepared else ErrorCode.none, producer=producer)
 
 
 def _end_with_epoch(
-    known: Transaction, producer: Producer, event: Event, now_ms: int, version: int, new_id: int | None
+    known: TransactionMetadata,
+    producer: ProducerIdAndEpoch,
+    event: Event,
+    now_ms: int,
+    version: int,
+    new_id: int | None,
 ) -> TxnOutcome:
     """The newer protocol: the epoch identifies the transaction. The one before the current is ended already."""
     wanted_commit = event is Event.COMMIT
     if _was_ended(known, producer):
-        if known.state not in (State.EMPTY, State.ONGOING) and known.is_committed == wanted_commit:
-            now = Producer(known.producer_id, known.producer_epoch)
+        if (
+            known.state not in (TransactionState.EMPTY, TransactionState.ONGOING)
+            and known.is_committed == wanted_commit
+        ):
+            now = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
             return TxnOutcome(ErrorCode.concurrent_transactions) if known.is_prepared else TxnOutcome(producer=now)
-        is_later = known.state in (State.EMPTY, State.ONGOING)
+        is_later = known.state in (TransactionState.EMPTY, TransactionState.ONGOING)
         return TxnOutcome(ErrorCode.producer_fenced if is_later else ErrorCode.invalid_txn_state)
     refused = _refused(known, producer)
     if refused is not None:
         return TxnOutcome(refused)
-    if wanted_commit and known.state is not State.ONGOING:
+    if wanted_commit and known.state is not TransactionState.ONGOING:
         return TxnOutcome(ErrorCode.invalid_txn_state)
     if known.is_exhausted and new_id is None:
         return WANTS_ID
@@ -211,7 +224,7 @@ def _end_with_epoch(
     return TxnOutcome(write=prepared, producer=_successor(prepared))
 
 
-def _was_ended(known: Transaction, producer: Producer) -> bool:
+def _was_ended(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """Whether a producer names the epoch whose transaction was ended last."""
     if not known.bumps_epochs:
         return False
@@ -221,7 +234,9 @@ def _was_ended(known: Transaction, producer: Producer) -> bool:
     return is_previous and producer.epoch == LAST_EPOCH and known.producer_epoch == 0
 
 
-def _prepared(known: Transaction, event: Event, now_ms: int, version: int, new_id: int | None) -> Transaction:
+def _prepared(
+    known: TransactionMetadata, event: Event, now_ms: int, version: int, new_id: int | None
+) -> TransactionMetadata:
     changes: dict[str, Any] = {"client_version": version}
     if version >= EPOCH_BUMPING:
         changes |= {"producer_epoch": known.producer_epoch + 1, "last_producer_epoch": known.producer_epoch}
@@ -232,13 +247,13 @@ def _prepared(known: Transaction, event: Event, now_ms: int, version: int, new_i
     return known.moved(event, now_ms, **changes)
 
 
-def _successor(prepared: Transaction) -> Producer:
+def _successor(prepared: TransactionMetadata) -> ProducerIdAndEpoch:
     if prepared.next_producer_id != NO_ID:
-        return Producer(prepared.next_producer_id, 0)
-    return Producer(prepared.producer_id, prepared.producer_epoch)
+        return ProducerIdAndEpoch(prepared.next_producer_id, 0)
+    return ProducerIdAndEpoch(prepared.producer_id, prepared.producer_epoch)
 
 
-def complete(known: Transaction, now_ms: int) -> Transaction:
+def complete(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """Every partition knows how the transaction ended. Where its producer id is used up the next one takes over."""
     changes: dict[str, Any] = {"next_producer_id": NO_ID, **_NO_PARTITIONS}
     if known.next_producer_id != NO_ID:
@@ -250,6 +265,6 @@ def complete(known: Transaction, now_ms: int) -> Transaction:
     return known.moved(Event.MARKERS_WRITTEN, now_ms, **changes)
 
 
-def is_expired(known: Transaction, now_ms: int, expiration_ms: int) -> bool:
+def is_expired(known: TransactionMetadata, now_ms: int, expiration_ms: int) -> bool:
     """Whether an id was not used for so long that it is forgotten."""
     return known.state in RESTING and now_ms - known.update_ms >= expiration_ms

@@ -193,9 +193,9 @@ class MarkerSender:
             code = ErrorCode.unknown_server_error
         self._settle(job, [partition], {partition: code})
 
-    def _settle(self, job: Job, asked: Sequence[TopicPartition], results: Marked) -> None:
+    def _settle(self, job: Job, partitions: Sequence[TopicPartition], results: Marked) -> None:
         again = []
-        for partition in asked:
+        for partition in partitions:
             code = results.get(partition, ErrorCode.unknown_server_error)
             if code in _FINAL:
                 if code is not ErrorCode.none:

@@ -8,7 +8,7 @@ from uuid import UUID
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.transactions import EPOCH_BUMPING
 
-from .states import PREPARED, TRANSITIONS, Event, State
+from .states import PREPARED, TRANSITIONS, Event, TransactionState
 
 NO_ID: Final = -1
 NO_EPOCH: Final = -1
@@ -18,14 +18,14 @@ LAST_EPOCH: Final = 32_766
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class TransactionMetadata:
     """The producer that has the id, and its transaction. Everything but `last_producer_epoch` is stored."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     """The ids of their topics, by name, as they were when partitions were added last: a topic that is made anew under
@@ -53,16 +53,16 @@ class Transaction:
 
     @property
     def is_committed(self) -> bool:
-        return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+        return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
     @property
     def bumps_epochs(self) -> bool:
         return self.client_version >= EPOCH_BUMPING
 
-    def moved(self, event: Event, now_ms: int, **changes: Any) -> "Transaction":
+    def moved(self, event: Event, now_ms: int, **changes: Any) -> "TransactionMetadata":
         """The transaction after an event, along the table."""
         return replace(self, state=TRANSITIONS[self.state, event], update_ms=now_ms, **changes)
 
     def is_overdue(self, lasted_ms: int) -> bool:
-        """Whether it has lasted longer than its producer wanted."""
-        return self.state is State.ONGOING and lasted_ms > self.timeout_ms
+        """Whether it is open for longer than its `transaction.timeout.ms`."""
+        return self.state is TransactionState.ONGOING and lasted_ms > self.timeout_ms

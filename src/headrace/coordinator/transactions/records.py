@@ -27,8 +27,8 @@ from headrace.protocol.encode import write_uvarint
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 
-from .model import NO_ID, Transaction
-from .states import State
+from .model import NO_ID, TransactionMetadata
+from .states import TransactionState
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 KEY: Final = 0
@@ -44,14 +44,14 @@ _TOPIC_ID: Final = 1_000
 """The tagged field of a topic that holds its id."""
 _UUID_BYTES: Final = 16
 _CODES: Final = {
-    State.EMPTY: 0,
-    State.ONGOING: 1,
-    State.PREPARE_COMMIT: 2,
-    State.PREPARE_ABORT: 3,
-    State.COMPLETE_COMMIT: 4,
-    State.COMPLETE_ABORT: 5,
-    State.DEAD: 6,
-    State.PREPARE_EPOCH_FENCE: 7,
+    TransactionState.EMPTY: 0,
+    TransactionState.ONGOING: 1,
+    TransactionState.PREPARE_COMMIT: 2,
+    TransactionState.PREPARE_ABORT: 3,
+    TransactionState.COMPLETE_COMMIT: 4,
+    TransactionState.COMPLETE_ABORT: 5,
+    TransactionState.DEAD: 6,
+    TransactionState.PREPARE_EPOCH_FENCE: 7,
 }
 _STATES: Final = {code: state for state, code in _CODES.items()}
 
@@ -72,17 +72,17 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """The transactional id; None where the record is of a kind that nobody here knows."""
+    """The transactional id; None for a record of an unknown kind."""
     reader = FieldReader(key)
     return reader.text() if reader.i16() == KEY else None
 
 
-def encode_value(transaction: Transaction) -> bytes:
+def encode_value(transaction: TransactionMetadata) -> bytes:
     out = bytearray(_I16.pack(VERSION))
     out += _HEAD.pack(
         transaction.producer_id, transaction.producer_epoch, transaction.timeout_ms, _CODES[transaction.state]
     )
-    if transaction.state is State.EMPTY:
+    if transaction.state is TransactionState.EMPTY:
         out.append(0)
     else:
         _write_partitions(out, transaction.partitions, transaction.topic_ids)
@@ -104,7 +104,7 @@ def _write_partitions(out: bytearray, partitions: Iterable[TopicPartition], topi
         write_tags(out, {} if topic_id is None else {_TOPIC_ID: topic_id.bytes})
 
 
-def _tags(transaction: Transaction) -> dict[int, bytes]:
+def _tags(transaction: TransactionMetadata) -> dict[int, bytes]:
     tags = {}
     if transaction.previous_producer_id != NO_ID:
         tags[_PREVIOUS] = _I64.pack(transaction.previous_producer_id)
@@ -115,7 +115,7 @@ def _tags(transaction: Transaction) -> dict[int, bytes]:
     return tags
 
 
-def decode_value(transactional_id: str, value: bytes) -> Transaction:
+def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
     """Any version of a value."""
     try:
         return _read_transaction(transactional_id, FieldReader(value))
@@ -123,7 +123,7 @@ def decode_value(transactional_id: str, value: bytes) -> Transaction:
         raise BadRecord(f"the state of transactional id {transactional_id!r} cannot be read: {error}") from error
 
 
-def _read_transaction(transactional_id: str, reader: FieldReader) -> Transaction:
+def _read_transaction(transactional_id: str, reader: FieldReader) -> TransactionMetadata:
     reader.version(VERSION, _FIRST_FLEXIBLE)
     producer_id, epoch, timeout_ms, state = reader.fixed(_HEAD)
     if state not in _STATES:
@@ -131,7 +131,7 @@ def _read_transaction(transactional_id: str, reader: FieldReader) -> Transaction
     partitions, topic_ids = _read_partitions(reader)
     update_ms, start_ms = reader.fixed(_TIMES)
     tags = reader.tags()
-    return Transaction(
+    return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=producer_id,
         producer_epoch=epoch,

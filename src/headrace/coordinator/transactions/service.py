@@ -31,12 +31,12 @@ from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.transactions import EPOCH_BUMPING, TransactionMarker
 
 from . import decisions
-from .decisions import WANTS_ID, Producer, TxnOutcome
+from .decisions import WANTS_ID, ProducerIdAndEpoch, TxnOutcome
 from .markers import AppendMarker, Job, MarkerSender
-from .model import Transaction
+from .model import TransactionMetadata
 from .records import TRANSACTION_TOPIC, check_id
 from .shard import TransactionShard
-from .states import PREPARED, State
+from .states import PREPARED, TransactionState
 
 log = structlog.get_logger(__name__)
 
@@ -48,14 +48,14 @@ OLDER, NEWER = 0, EPOCH_BUMPING
 
 NO_IDS: Final[Mapping[str, UUID]] = {}
 Codes = Mapping[TopicPartition, ErrorCode]
-STATES: Final = {state.value: state for state in State}
+STATES: Final = {state.value: state for state in TransactionState}
 ANY_DURATION: Final = -1
-_TO_BE_ENDED: Final = tuple(state.value for state in (State.ONGOING, *PREPARED))
+_TO_BE_ENDED: Final = tuple(state.value for state in (TransactionState.ONGOING, *PREPARED))
 Open = set[tuple[int, TopicPartition]]
 """Producer ids, and the partitions that their transactions are open on."""
 _LIST_VERSION: Final = 1
 _DESCRIBE_VERSION: Final = 0
-Decide = Callable[[Transaction | None, int | None], TxnOutcome]
+Decide = Callable[[TransactionMetadata | None, int | None], TxnOutcome]
 """From what is known, and a new producer id if one was asked for."""
 
 
@@ -151,7 +151,9 @@ class TransactionCoordinator:
 
     # Requests
 
-    async def init_producer(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> TxnOutcome:
+    async def init_producer(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
+    ) -> TxnOutcome:
         """InitProducerId with a transactional id."""
         check_id(transactional_id)
         if not 0 < timeout_ms <= self.settings.max_timeout_ms:
@@ -169,7 +171,7 @@ class TransactionCoordinator:
     async def add_partitions(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, UUID] = NO_IDS,
         *,
@@ -182,21 +184,21 @@ class TransactionCoordinator:
         its marker could not be sent.
         """
         check_id(transactional_id)
-        asked = frozenset(partitions)
+        requested = frozenset(partitions)
         if version < NEWER:
             self._check_not_late(transactional_id, producer, connection)
         missing: set[TopicPartition] = set()
 
-        def decide(known: Transaction | None, _: int | None) -> TxnOutcome:
+        def decide(known: TransactionMetadata | None, _: int | None) -> TxnOutcome:
             missing.clear()
-            missing.update(self._unknown(asked, topic_ids))
+            missing.update(self._unknown(requested, topic_ids))
             if missing:
                 return TxnOutcome(self._code_of_unknown())
-            return decisions.add(known, producer, asked, self._topic_ids(asked), self._clock.now_ms(), version)
+            return decisions.add(known, producer, requested, self._topic_ids(requested), self._clock.now_ms(), version)
 
         code = (await self._decide(transactional_id, decide)).code
         others = ErrorCode.operation_not_attempted if missing else code
-        return {partition: code if partition in missing else others for partition in asked}
+        return {partition: code if partition in missing else others for partition in requested}
 
     def _unknown(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]) -> list[TopicPartition]:
         counts: dict[str, int] = {}
@@ -218,7 +220,7 @@ class TransactionCoordinator:
     async def verify(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
         topic_ids: Mapping[str, UUID] = NO_IDS,
     ) -> Codes:
@@ -231,7 +233,13 @@ class TransactionCoordinator:
         return codes
 
     async def end(
-        self, transactional_id: str, producer: Producer, *, committed: bool, version: int = OLDER, connection: int = 0
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        *,
+        committed: bool,
+        version: int = OLDER,
+        connection: int = 0,
     ) -> TxnOutcome:
         """EndTxn: the answer comes when the outcome is committed, markers are written after it."""
         check_id(transactional_id)
@@ -246,7 +254,7 @@ class TransactionCoordinator:
             self._note_end(transactional_id, producer, connection)
         return outcome
 
-    def _check_not_late(self, transactional_id: str, producer: Producer, connection: int) -> None:
+    def _check_not_late(self, transactional_id: str, producer: ProducerIdAndEpoch, connection: int) -> None:
         """Producers of the older protocol use an epoch for many transactions, so that a request that was held up
         somewhere could end, or begin, one that it was not meant for (KAFKA-17754). But who gives up on a request closes
         its connection: what comes on an older connection than the last end of a transaction came on was given up.
@@ -258,7 +266,7 @@ class TransactionCoordinator:
         if ended == [*producer] and connection < newest and not entry.transaction.is_prepared:
             raise LateRequest(f"a request for transactional id {transactional_id!r} comes too late")
 
-    def _note_end(self, transactional_id: str, producer: Producer, connection: int) -> None:
+    def _note_end(self, transactional_id: str, producer: ProducerIdAndEpoch, connection: int) -> None:
         entry = self.runtime.shard(transactional_id).entries.get(transactional_id)
         if entry is not None:
             entry.ended_by = (*producer, connection)
@@ -296,7 +304,7 @@ class TransactionCoordinator:
 
     # Ends
 
-    def _send_markers(self, shard: TransactionShard, transaction: Transaction) -> None:
+    def _send_markers(self, shard: TransactionShard, transaction: TransactionMetadata) -> None:
         """The end of a transaction is committed: write its markers, then complete it."""
         marker = TransactionMarker(
             producer_id=transaction.producer_id,
@@ -317,7 +325,7 @@ class TransactionCoordinator:
             )
         )
 
-    def _complete(self, shard: TransactionShard, transaction: Transaction) -> None:
+    def _complete(self, shard: TransactionShard, transaction: TransactionMetadata) -> None:
         try:
             shard.put(decisions.complete(transaction, self._clock.now_ms()))
         except CodedError as error:
@@ -335,7 +343,7 @@ class TransactionCoordinator:
                 count += 1
         return count
 
-    async def _abort(self, shard: TransactionShard, transaction: Transaction) -> bool:
+    async def _abort(self, shard: TransactionShard, transaction: TransactionMetadata) -> bool:
         outcome = decisions.fence(transaction, self._clock.now_ms())
         try:
             if outcome is WANTS_ID:
@@ -363,7 +371,7 @@ class TransactionCoordinator:
             count += 1
         return count
 
-    async def _transactions(self) -> AsyncIterator[tuple[TransactionShard, Transaction]]:
+    async def _transactions(self) -> AsyncIterator[tuple[TransactionShard, TransactionMetadata]]:
         """Every transaction, a slice at a time; none that was changed meanwhile."""
         looked_at = 0
         self.runtime.reload_failed()
@@ -386,24 +394,24 @@ class TransactionCoordinator:
         longer_than_ms: int,
         pattern: str | None,
         now_ms: int,
-    ) -> list[Transaction]:
+    ) -> list[TransactionMetadata]:
         """The transactions that every filter lets through: by state, by producer id, by how long they have lasted,
         by an expression for the whole id. A filter that names nothing lets everything through."""
-        asked = set(states)
-        allowed = {STATES[name] for name in asked if name in STATES}
+        wanted_states = set(states)
+        allowed = {STATES[name] for name in wanted_states if name in STATES}
         producers = set(producer_ids)
         expression = matcher(pattern) if pattern else None
         entries = [entry for shard in self.runtime.all() for entry in shard.entries.values()]
         return [
             transaction
             async for transaction in paced([entry.transaction for entry in entries])
-            if (not asked or transaction.state in allowed)
+            if (not wanted_states or transaction.state in allowed)
             and (not producers or transaction.producer_id in producers)
             and (longer_than_ms < 0 or _has_lasted(transaction, now_ms) > longer_than_ms)
             and (expression is None or _matches(expression, transaction.transactional_id))
         ]
 
-    async def describe(self, transactional_id: str) -> Transaction:
+    async def describe(self, transactional_id: str) -> TransactionMetadata:
         """A transaction as it is stored; TRANSACTIONAL_ID_NOT_FOUND where nobody has the id."""
         check_id(transactional_id)
         shard = self.runtime.shard(transactional_id)
@@ -497,7 +505,7 @@ def _matches(expression: Pattern, transactional_id: str) -> bool:
         raise CodedError(ErrorCode.invalid_regular_expression, str(error)) from error
 
 
-def _has_lasted(transaction: Transaction, now_ms: int) -> int:
+def _has_lasted(transaction: TransactionMetadata, now_ms: int) -> int:
     return now_ms - transaction.start_ms if transaction.start_ms >= 0 else ANY_DURATION
 
 

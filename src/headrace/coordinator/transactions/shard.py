@@ -17,16 +17,16 @@ from headrace.net.clock import Clock
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
 
-from .model import Transaction
+from .model import TransactionMetadata
 from .records import KEY, decode_key, decode_value, encode_key, encode_value
-from .states import State
+from .states import TransactionState
 
 log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
 """How long an answer waits for its record to be committed; the record may be later, and what follows from it is."""
 
-Prepared = Callable[["TransactionShard", Transaction], None]
+Prepared = Callable[["TransactionShard", TransactionMetadata], None]
 """Called when the end of a transaction is committed: its markers are to be written."""
 
 
@@ -35,7 +35,7 @@ class TxnEntry:
 
     __slots__ = ("end", "ended_by", "is_fenced", "settled", "since", "transaction")
 
-    def __init__(self, transaction: Transaction, end: int, since: float) -> None:
+    def __init__(self, transaction: TransactionMetadata, end: int, since: float) -> None:
         self.transaction = transaction
         self.end = end
         self.since = since
@@ -73,7 +73,7 @@ class TransactionShard(Shard):
             transaction = decode_value(transactional_id, value)
             self.entries[transactional_id] = TxnEntry(transaction, self._end, self._began(transaction))
 
-    def _began(self, transaction: Transaction) -> float:
+    def _began(self, transaction: TransactionMetadata) -> float:
         """When a transaction began that is found in the log: by the time of day, of which there is no other."""
         lasted_ms = min(max(self.clock.now_ms() - transaction.start_ms, 0), transaction.timeout_ms)
         return self.clock.monotonic() - lasted_ms / 1000
@@ -94,11 +94,11 @@ class TransactionShard(Shard):
 
     # Acting
 
-    def get(self, transactional_id: str) -> Transaction | None:
+    def get(self, transactional_id: str) -> TransactionMetadata | None:
         entry = self.entries.get(transactional_id)
         return None if entry is None else entry.transaction
 
-    def put(self, transaction: Transaction) -> None:
+    def put(self, transaction: TransactionMetadata) -> None:
         """Keep a transaction; the markers of a prepared one are sent once it is committed.
 
         `CodedError` if it cannot be written, and then nothing has changed.
@@ -110,12 +110,12 @@ class TransactionShard(Shard):
             decision.follow_ups.append(lambda: self._prepared(self, transaction))
         self.commit(transaction.transactional_id, decision)
 
-    def _put(self, transaction: Transaction) -> None:
+    def _put(self, transaction: TransactionMetadata) -> None:
         entry = self.entries.get(transaction.transactional_id)
         if entry is None:
             entry = TxnEntry(transaction, self._end, self.clock.monotonic())
             self.entries[transaction.transactional_id] = entry
-        if entry.transaction.state is not State.ONGOING:
+        if entry.transaction.state is not TransactionState.ONGOING:
             entry.since = self.clock.monotonic()
         entry.transaction, entry.end = transaction, self._end
         if not transaction.is_prepared:
@@ -131,7 +131,7 @@ class TransactionShard(Shard):
     def _forget(self, transactional_id: str) -> None:
         self.entries.pop(transactional_id, None)
 
-    def _send_markers_when_committed(self, transaction: Transaction) -> None:
+    def _send_markers_when_committed(self, transaction: TransactionMetadata) -> None:
         self.when_committed(lambda: self._prepared(self, transaction))
 
     def lasted_ms(self, transactional_id: str) -> int:
@@ -150,7 +150,7 @@ class TransactionShard(Shard):
             entry.settled = asyncio.get_running_loop().create_future()
         return entry.settled
 
-    def is_ending(self, transaction: Transaction) -> bool:
+    def is_ending(self, transaction: TransactionMetadata) -> bool:
         """Whether the markers of a prepared transaction are this coordinator's to send."""
         entry = self.entries.get(transaction.transactional_id)
         return entry is not None and entry.transaction is transaction and not entry.is_fenced

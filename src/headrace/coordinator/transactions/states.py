@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 
-class State(Enum):
+class TransactionState(Enum):
     """Kafka's names, as DescribeTransactions shows them."""
 
     EMPTY = "Empty"
@@ -43,31 +43,31 @@ class Event(Enum):
     EXPIRE = "the id was not used for long"
 
 
-TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
-    (State.EMPTY, Event.INIT): State.EMPTY,
-    (State.COMPLETE_COMMIT, Event.INIT): State.EMPTY,
-    (State.COMPLETE_ABORT, Event.INIT): State.EMPTY,
-    (State.EMPTY, Event.ADD): State.ONGOING,
-    (State.ONGOING, Event.ADD): State.ONGOING,
-    (State.COMPLETE_COMMIT, Event.ADD): State.ONGOING,
-    (State.COMPLETE_ABORT, Event.ADD): State.ONGOING,
-    (State.ONGOING, Event.COMMIT): State.PREPARE_COMMIT,
-    (State.ONGOING, Event.ABORT): State.PREPARE_ABORT,
-    (State.EMPTY, Event.ABORT): State.PREPARE_ABORT,
-    (State.COMPLETE_COMMIT, Event.ABORT): State.PREPARE_ABORT,
-    (State.COMPLETE_ABORT, Event.ABORT): State.PREPARE_ABORT,
-    (State.ONGOING, Event.FENCE): State.PREPARE_EPOCH_FENCE,
-    (State.PREPARE_EPOCH_FENCE, Event.ABORT): State.PREPARE_ABORT,
-    (State.PREPARE_COMMIT, Event.MARKERS_WRITTEN): State.COMPLETE_COMMIT,
-    (State.PREPARE_ABORT, Event.MARKERS_WRITTEN): State.COMPLETE_ABORT,
-    (State.EMPTY, Event.EXPIRE): State.DEAD,
-    (State.COMPLETE_COMMIT, Event.EXPIRE): State.DEAD,
-    (State.COMPLETE_ABORT, Event.EXPIRE): State.DEAD,
+TRANSITIONS: Final[dict[tuple[TransactionState, Event], TransactionState]] = {
+    (TransactionState.EMPTY, Event.INIT): TransactionState.EMPTY,
+    (TransactionState.COMPLETE_COMMIT, Event.INIT): TransactionState.EMPTY,
+    (TransactionState.COMPLETE_ABORT, Event.INIT): TransactionState.EMPTY,
+    (TransactionState.EMPTY, Event.ADD): TransactionState.ONGOING,
+    (TransactionState.ONGOING, Event.ADD): TransactionState.ONGOING,
+    (TransactionState.COMPLETE_COMMIT, Event.ADD): TransactionState.ONGOING,
+    (TransactionState.COMPLETE_ABORT, Event.ADD): TransactionState.ONGOING,
+    (TransactionState.ONGOING, Event.COMMIT): TransactionState.PREPARE_COMMIT,
+    (TransactionState.ONGOING, Event.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.EMPTY, Event.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.COMPLETE_COMMIT, Event.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.COMPLETE_ABORT, Event.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.ONGOING, Event.FENCE): TransactionState.PREPARE_EPOCH_FENCE,
+    (TransactionState.PREPARE_EPOCH_FENCE, Event.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.PREPARE_COMMIT, Event.MARKERS_WRITTEN): TransactionState.COMPLETE_COMMIT,
+    (TransactionState.PREPARE_ABORT, Event.MARKERS_WRITTEN): TransactionState.COMPLETE_ABORT,
+    (TransactionState.EMPTY, Event.EXPIRE): TransactionState.DEAD,
+    (TransactionState.COMPLETE_COMMIT, Event.EXPIRE): TransactionState.DEAD,
+    (TransactionState.COMPLETE_ABORT, Event.EXPIRE): TransactionState.DEAD,
 }
 """An abort of nothing is taken only from producers of the newer protocol, which cannot know whether anything of theirs
 was added; see `decisions.end`."""
 
-PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
+PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 """The outcome is decided, and not everyone knows it."""
-RESTING: Final = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+RESTING: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
 """Nothing is open."""

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from headrace.net.peers import Peers, PeerUnreachable, Purpose
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.peer import InternalApi, Message
+from headrace.protocol.peer import InternalApi, PeerMessage
 from headrace.protocol.topic_partition import TopicPartition
 
-from .decisions import Producer
+from .decisions import ProducerIdAndEpoch
 from .service import NEWER, TransactionCoordinator
 
 VERIFY_SECONDS: Final = 5.0
@@ -23,7 +23,7 @@ class VerifyRequest(NamedTuple):
     """Whether partitions are part of a producer's open transaction; with `add` they become so."""
 
     transactional_id: str
-    producer: Producer
+    producer: ProducerIdAndEpoch
     partitions: Sequence[TopicPartition]
     topic_ids: Mapping[str, UUID]
     add: bool
@@ -42,7 +42,7 @@ class VerifyRequest(NamedTuple):
     def decoded(cls, values: Mapping[str, Any]) -> "VerifyRequest":
         return cls(
             values["transactional_id"],
-            Producer(*values["producer"]),
+            ProducerIdAndEpoch(*values["producer"]),
             [TopicPartition(name, index) for name, index in values["partitions"]],
             {name: UUID(hex=topic_id) for name, topic_id in values["topic_ids"].items()},
             values["add"],
@@ -68,7 +68,9 @@ class Verifier:
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
         """See `TransactionVerifier`."""
-        request = VerifyRequest(transactional_id, Producer(producer_id, producer_epoch), partitions, topic_ids, add)
+        request = VerifyRequest(
+            transactional_id, ProducerIdAndEpoch(producer_id, producer_epoch), partitions, topic_ids, add
+        )
         try:
             leader = await self._coordinator.runtime.leader(transactional_id)
             if leader == self._broker_id:
@@ -88,11 +90,11 @@ class Verifier:
         )
         return dict(zip(request.partitions, map(ErrorCode, answer["codes"]), strict=True))
 
-    async def serve(self, message: Message) -> Message:
+    async def serve(self, message: PeerMessage) -> PeerMessage:
         """The answer to another broker's request; `CodedError` where this broker is not the coordinator."""
         request = VerifyRequest.decoded(message.values)
         codes = await self._answer(request)
-        return Message({"codes": [codes[partition].value for partition in request.partitions]})
+        return PeerMessage({"codes": [codes[partition].value for partition in request.partitions]})
 
     async def _answer(self, request: VerifyRequest) -> Mapping[TopicPartition, ErrorCode]:
         """What the coordinator, which is here, says."""

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from headrace.cluster.entries import EntryKind, EntryValues
 from headrace.cluster.image import ClusterImage
+from headrace.net.address import owner_of
 
 from .bucket import BURST, Bucket
 from .entities import (
@@ -66,11 +67,11 @@ WINDOWS: Final = Windows()
 class Limits:
     """What a client is limited to; None where it is not. Other quotas make another.
 
-    Most requests cost one subtraction from `left`: bytes that were taken from the bucket in advance, never more than it
-    fills with in `PREPAID_SECONDS`. Below zero somebody has to look.
+    Most requests cost one subtraction from `left`, and most turns one from `left_ns`: bytes and time, taken from
+    the buckets in advance, never more than these fill with in `PREPAID_SECONDS`. Below zero somebody has to look.
     """
 
-    __slots__ = ("client_id", "fetch", "left", "produce", "request", "user")
+    __slots__ = ("client_id", "fetch", "left", "left_ns", "produce", "request", "user")
 
     def __init__(
         self, user: str, client_id: str, produce: Bucket | None, fetch: Bucket | None, request: Bucket | None
@@ -85,6 +86,8 @@ class Limits:
         """Seconds of the event loop."""
         self.left: float = inf if produce is None else 0.0
         """Bytes of Produce requests that are paid for."""
+        self.left_ns: float = inf if request is None else 0.0
+        """Nanoseconds of the event loop that are."""
 
     def produced(self, now: float) -> float:
         """Bytes have come, and `left` is below zero: the seconds until that is paid, or 0 and bytes to go on with."""
@@ -101,10 +104,17 @@ class Limits:
         """What was owed is known."""
         self.left = inf if self.produce is None else max(self.left, 0.0)
 
-    def took(self, seconds: float, now: float) -> None:
-        """Time of the event loop was used; who owes some is looked at with its next request."""
-        if self.request is not None and self.request.charge(seconds, now) > 0:
+    def took(self, now: float) -> None:
+        """Time of the event loop was used, and `left_ns` is below zero; who owes some is looked at with its next
+        request."""
+        bucket, owed_ns = self.request, -self.left_ns
+        if bucket is None:
+            return
+        self.left_ns = 0.0
+        if bucket.charge(owed_ns / 1e9, now) > 0:
             self.left = -inf
+        else:
+            self.left_ns = bucket.take_some(PREPAID_SECONDS, now) * 1e9
 
 
 class Resolved(NamedTuple):
@@ -188,7 +198,7 @@ class ClientQuotas:
         for name, values in image.entries[EntryKind.QUOTA].items():
             self._put(name, values)
         image.on_entry(self._changed)
-        self._tell()
+        self._notify()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """`listener` is called after each change."""
@@ -215,10 +225,12 @@ class ClientQuotas:
             return client_id
         return client_id[:LONGEST_CLIENT_ID]
 
-    def connection_rate(self, address: str) -> float | None:
-        """Connections a second that an address may open; None where no quota says."""
+    def connection_rate(self, address: str) -> tuple[float, str] | None:
+        """Connections a second that an address may open, and who shares them; None where no quota says."""
         rates = self._connection_rates
-        return rates.get(address, rates.get(None)) if rates else None
+        if address in rates:
+            return rates[address], address
+        return (rates[None], owner_of(address)) if None in rates else None
 
     def _make_limits(self, user: str, client_id: str) -> Limits | None:
         burst = self.averaged_seconds * BURST
@@ -256,7 +268,7 @@ class ClientQuotas:
     def _changed(self, kind: EntryKind, name: str, values: EntryValues) -> None:
         if kind is EntryKind.QUOTA:
             self._put(name, values)
-            self._tell()
+            self._notify()
 
     def _put(self, name: str, values: EntryValues) -> None:
         entity, quotas = entity_of(name), quotas_of(values)
@@ -274,7 +286,7 @@ class ClientQuotas:
             self._table.put(entity, quotas)
             self._limits.clear()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener()
 

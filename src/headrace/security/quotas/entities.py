@@ -72,7 +72,7 @@ _KEYS: Final[dict[tuple[str, ...], dict[str, _Range]]] = {
 """Which quotas an entity of these kinds can have; there are no others."""
 
 
-class Operation(NamedTuple):
+class QuotaChange(NamedTuple):
     """One change of an entity: a quota's value, or None to remove it."""
 
     key: str
@@ -141,7 +141,7 @@ def address_of(text: str) -> str | None:
         return None
 
 
-def check_operations(entity: Entity, operations: Sequence[Operation]) -> None:
+def check_operations(entity: Entity, operations: Sequence[QuotaChange]) -> None:
     """`CodedError` for a quota that the entity cannot have, or that stands there twice."""
     ranges = _KEYS[tuple(kind for kind, _ in entity)]
     seen: set[str] = set()
@@ -169,7 +169,7 @@ def _article(name: str) -> str:
     return f"an {name}" if name.startswith("I") else f"a {name}"
 
 
-def altered(values: EntryValues, operations: Sequence[Operation]) -> EntryValues:
+def altered(values: EntryValues, operations: Sequence[QuotaChange]) -> EntryValues:
     """The quotas of an entry after changes to them."""
     after = dict(values)
     for key, value in operations:

@@ -4,7 +4,7 @@
 of SCRAM users, `tokens` the delegation tokens that log in by SCRAM too, `keys` the keys that signed OAuth tokens.
 """
 
-from .exchange import AuthenticationFailed, Challenge, Done, Exchange, Mechanism, Step, Wait
+from .exchange import AuthenticationFailed, Challenge, Done, Mechanism, SaslServer, Step, Wait
 from .plain import PLAIN, PlainUsers, plain, users_of
 
 __all__ = [
@@ -12,9 +12,9 @@ __all__ = [
     "AuthenticationFailed",
     "Challenge",
     "Done",
-    "Exchange",
     "Mechanism",
     "PlainUsers",
+    "SaslServer",
     "Step",
     "Wait",
     "plain",

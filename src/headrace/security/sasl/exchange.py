@@ -48,7 +48,7 @@ Ready = Callable[[], Awaitable[object]]
 Step = Challenge | Done | Wait
 
 
-class Exchange(Protocol):
+class SaslServer(Protocol):
     """The server's side of one authentication."""
 
     def step(self, token: bytes) -> Step:
@@ -56,13 +56,13 @@ class Exchange(Protocol):
         ...
 
 
-Mechanism = Callable[[], Exchange]
+Mechanism = Callable[[], SaslServer]
 """Begins an exchange."""
 
 
 class _OnceReady:
     def __init__(
-        self, exchange: Exchange, is_ready: Callable[[], bool], ready: Callable[[], Awaitable[object]]
+        self, exchange: SaslServer, is_ready: Callable[[], bool], ready: Callable[[], Awaitable[object]]
     ) -> None:
         self._exchange = exchange
         self._is_ready = is_ready

@@ -61,7 +61,7 @@ class SigningKeys(Protocol):
         ...
 
 
-class OAuthBearer:
+class OAuthBearerServer:
     """The server's side of one exchange."""
 
     def __init__(self, keys: SigningKeys, rules: TokenRules, clock: Clock) -> None:
@@ -189,4 +189,4 @@ def _invalid(reason: str, user: str = "") -> AuthenticationFailed:
 
 def oauthbearer(keys: SigningKeys, rules: TokenRules, clock: Clock) -> Mechanism:
     """OAUTHBEARER with these keys."""
-    return lambda: OAuthBearer(keys, rules, clock)
+    return lambda: OAuthBearerServer(keys, rules, clock)

@@ -54,7 +54,7 @@ class PlainUsers:
         return hmac.digest(self._key, password, "sha256")
 
 
-class _Plain:
+class _PlainServer:
     def __init__(self, users: PlainUsers) -> None:
         self._users = users
 
@@ -64,4 +64,4 @@ class _Plain:
 
 def plain(users: PlainUsers) -> Mechanism:
     """PLAIN for these users."""
-    return lambda: _Plain(users)
+    return lambda: _PlainServer(users)

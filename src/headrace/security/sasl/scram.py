@@ -39,7 +39,7 @@ _PRINTABLE: Final = range(0x21, 0x7F)
 class FoundUser(NamedTuple):
     """Whom a name stands for, and what proves it."""
 
-    found: FoundCredential
+    credential: FoundCredential
     principal: str
     expires_at_ms: int | None = None
 
@@ -56,7 +56,7 @@ class _ClientFirst(NamedTuple):
     is_token: bool
 
 
-class Scram:
+class ScramServer:
     """The server's side of one exchange."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Scram:
             self._user = self._find_token(self._mechanism, first.user)
         else:
             self._user = FoundUser(self._find_user(self._mechanism, first.user), user_principal(first.user))
-        credential = self._user.found.credential
+        credential = self._user.credential.credential
         self._nonce = first.nonce + self._own_nonce()
         self._server_first = f"r={self._nonce},s={encoded(credential.salt)},i={credential.iterations}"
         return Challenge(self._server_first.encode())
@@ -132,12 +132,12 @@ class Scram:
     def _check(self, first: _ClientFirst, message: bytes, proof: bytes) -> Done:
         """Every check is made whatever came of those before it."""
         mechanism, user = self._mechanism, self._user
-        credential = user.found.credential
+        credential = user.credential.credential
         signature = sign(mechanism, credential.stored_key, message)
         matches = hmac.compare_digest(stored_key(mechanism, xor(proof, signature)), credential.stored_key)
         answer = sign(mechanism, credential.server_key, message)
         is_strong = credential.iterations >= LEAST_ITERATIONS
-        if not (matches and user.found.is_real and is_strong):
+        if not (matches and user.credential.is_real and is_strong):
             raise self._refused("a wrong password, or nobody of that name", first.user)
         return Done(
             principal=user.principal,
@@ -158,4 +158,4 @@ def scram(
     mechanism: ScramMechanism, find_user: FindUser, find_token: FindToken, nonce: Callable[[], str] = _random_nonce
 ) -> Mechanism:
     """SCRAM for these users and tokens."""
-    return lambda: Scram(mechanism, find_user, find_token, nonce)
+    return lambda: ScramServer(mechanism, find_user, find_token, nonce)

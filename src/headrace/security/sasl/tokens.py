@@ -10,6 +10,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from headrace.cluster.entries import EntryKind, EntryValues
@@ -25,7 +26,7 @@ NO_END: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DelegationToken:
+class TokenInformation:
     """The facts of a token; times in milliseconds since 1970."""
 
     id: str
@@ -38,7 +39,7 @@ class DelegationToken:
     """Beyond which it cannot be renewed."""
 
     @classmethod
-    def parse(cls, token_id: str, values: EntryValues) -> "DelegationToken | None":
+    def parse(cls, token_id: str, values: EntryValues) -> "TokenInformation | None":
         """The token of an entry; None where it is none."""
         try:
             return cls(
@@ -75,7 +76,7 @@ class DelegationToken:
         """Whether somebody has to do with it, and may see it."""
         return principal == self.requester or self.is_renewed_by(principal)
 
-    def until(self, expires_at_ms: int) -> "DelegationToken":
+    def until(self, expires_at_ms: int) -> "TokenInformation":
         """The same with another expiry, which is never beyond its end."""
         return replace(self, expires_at_ms=min(expires_at_ms, self.ends_at_ms))
 
@@ -84,8 +85,9 @@ def new_token_id() -> str:
     return urlsafe_b64encode(secrets.token_bytes(_ID_BYTES)).rstrip(b"=").decode()
 
 
+@lru_cache(maxsize=16_384)
 def password_of(token_id: str, secret_key: str) -> bytes:
-    """What proves that one holds the token; clients send it in base64."""
+    """What proves that one holds the token; clients send it in base64. Kept, as a token is looked for by it."""
     return hmac.digest(secret_key.encode(), token_id.encode(), "sha512")
 
 
@@ -118,7 +120,7 @@ class DelegationTokens:
         values = self._image.entries[EntryKind.TOKEN].get(token_id)
         if values is None or self._secret_key is None:
             return nobody
-        token = DelegationToken.parse(token_id, values)
+        token = TokenInformation.parse(token_id, values)
         credential = ScramCredential.parse(values.get(mechanism.title, ""))
         if token is None or credential is None or token.is_over(self._clock.now_ms()):
             return nobody

@@ -17,7 +17,7 @@ from headrace.cluster.image import ClusterImage, Topic
 from headrace.cluster.metadata_writer import DEFAULT, DecideEntry, Quorum, QuorumReplica, TopicSpec
 from headrace.cluster.producer_ids import ProducerIds
 from headrace.cluster.store import MetadataStore, StoreError
-from headrace.config import Change
+from headrace.config import AlterConfigOp
 from headrace.net.peers import Peers
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -41,7 +41,7 @@ class ClusterController:
         self._peers = peers
         self._producer_ids = ProducerIds(store, image.cluster_id)
 
-    async def _ruling(self) -> ActiveController:
+    async def _active_controller(self) -> ActiveController:
         """The controller that this broker is, once it has taken over."""
         deadline = asyncio.get_running_loop().time() + KNOWN_SECONDS
         while (active := self._member.active_controller) is not None:
@@ -55,25 +55,25 @@ class ClusterController:
     async def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic:
         if self._member.active_controller is None:
             return await self._ask_for_topic(spec)
-        active = await self._ruling()
+        active = await self._active_controller()
         topic = await active.writer.create_topic(spec, validate_only=validate_only)
         return topic if validate_only else await self._known(active, await active.settled(topic))
 
     async def delete_topic(self, name: str, topic_id: UUID | None = None) -> Topic:
-        active = await self._ruling()
+        active = await self._active_controller()
         return await self._known(active, await active.writer.delete_topic(name, topic_id))
 
     async def create_partitions(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Topic:
-        active = await self._ruling()
+        active = await self._active_controller()
         topic = await active.writer.create_partitions(name, total, assignments, validate_only=validate_only)
         return topic if validate_only else await self._known(active, await active.settled(topic))
 
     async def alter_topic_configs(
-        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, name: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Topic:
-        active = await self._ruling()
+        active = await self._active_controller()
         topic = await active.writer.alter_topic_configs(
             name, changes, replace_all=replace_all, validate_only=validate_only
         )
@@ -81,9 +81,9 @@ class ClusterController:
         return await self._known(active, topic)
 
     async def alter_broker_configs(
-        self, broker: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, broker: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
-        active = await self._ruling()
+        active = await self._active_controller()
         configs = await active.writer.alter_broker_configs(
             broker, changes, replace_all=replace_all, validate_only=validate_only
         )
@@ -91,18 +91,18 @@ class ClusterController:
         return await self._known(active, configs)
 
     async def alter_group_configs(
-        self, group_id: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, group_id: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
-        active = await self._ruling()
+        active = await self._active_controller()
         configs = await active.writer.alter_group_configs(
             group_id, changes, replace_all=replace_all, validate_only=validate_only
         )
         return await self._known(active, configs)
 
     async def alter_client_metrics(
-        self, name: str, changes: Sequence[Change], *, replace_all: bool = False, validate_only: bool = False
+        self, name: str, changes: Sequence[AlterConfigOp], *, replace_all: bool = False, validate_only: bool = False
     ) -> Mapping[str, str]:
-        active = await self._ruling()
+        active = await self._active_controller()
         configs = await active.writer.alter_client_metrics(
             name, changes, replace_all=replace_all, validate_only=validate_only
         )
@@ -111,13 +111,13 @@ class ClusterController:
     async def change_entries(
         self, kind: EntryKind, changes: Mapping[str, DecideEntry], *, validate_only: bool = False
     ) -> Mapping[str, EntryValues]:
-        active = await self._ruling()
+        active = await self._active_controller()
         entries = await active.writer.change_entries(kind, changes, validate_only=validate_only)
         return entries if validate_only else await self._known(active, entries)
 
     async def describe_quorum(self) -> Quorum:
         """Brokers follow the controller's feed; those that live and are not in it yet have come nowhere."""
-        active = await self._ruling()
+        active = await self._active_controller()
         feed = active.feed
         replicas = {}
         for broker in active.image.brokers:
@@ -128,18 +128,18 @@ class ClusterController:
         return Quorum(leader, feed.epoch, feed.version, replicas)
 
     async def elect(self, name: str, index: int) -> None:
-        active = await self._ruling()
+        active = await self._active_controller()
         await active.writer.elect(name, index)
         await self._known(active, None)
 
     async def elect_uncleanly(
         self, partitions: Sequence[tuple[str, int]], position: int | None = None
     ) -> list[CodedError | None]:
-        active = await self._ruling()
+        active = await self._active_controller()
         return await self._known(active, await active.recovery.elect(partitions, position))
 
     async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
-        active = await self._ruling()
+        active = await self._active_controller()
         await active.writer.reassign(name, index, target)
 
     async def allocate_producer_id(self) -> int:

@@ -15,7 +15,7 @@ from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import blank_response, encode_request
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.peer import InternalApi, Message
+from headrace.protocol.peer import InternalApi, PeerMessage
 
 from ..context import Context, RequestInfo
 from ..dispatch import Answer, Handler, Work, decode_in_turns, encoded_answer
@@ -109,7 +109,7 @@ class Forwarder:
         if not info.by_token:
             del facts["by_token"]  # a broker of an older release does not know it
         del facts["listener"]  # an answer with addresses is not the controller's to give
-        message = Message(facts, body)
+        message = PeerMessage(facts, body)
         seconds = _seconds_for(entity)
         answer = await self._peers.send(
             controller, InternalApi.FORWARD, message, purpose=Purpose.FORWARD, timeout=seconds
@@ -125,14 +125,14 @@ class Forwarded:
         self._context = context
         self._handlers = handlers
 
-    async def __call__(self, message: Message, broker_id: int) -> Message:
+    async def __call__(self, message: PeerMessage, broker_id: int) -> PeerMessage:
         if self._context.active_controller() != self._broker_id:
             raise CodedError(ErrorCode.not_controller, f"broker {self._broker_id} is not the controller")
         info = _info(message.values)._replace(forwarded_by=broker_id)
         entity = await decode_in_turns(info.api_key, info.version, memoryview(message.attachment))
         handler = self._handlers[ApiKey(info.api_key)]
         body = await encoded_answer(info, lambda: handler(self._context, entity, info))
-        return Message({}, body)
+        return PeerMessage({}, body)
 
 
 def _info(values: Mapping[str, Any]) -> RequestInfo:

@@ -38,7 +38,7 @@ from headrace.config import BrokerConfig
 from headrace.net.peers import Purpose
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.levels import FIRST
-from headrace.protocol.peer import InternalApi, Message
+from headrace.protocol.peer import InternalApi, PeerMessage
 from headrace.replication.isr import IsrChange
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.disk import StorageError
@@ -138,7 +138,7 @@ class ClusterMember:
         return self._parts.store.silence()
 
     def find(self, broker: int) -> BrokerNode | None:
-        """Where a broker is. The controller is known before the feed tells of anyone."""
+        """The address of a broker. The controller's is known before the feed has sent any."""
         found = self._parts.image.brokers.get(broker)
         if found is None and self._controller_node is not None and self._controller_node.id == broker:
             return self._controller_node
@@ -177,14 +177,14 @@ class ClusterMember:
         return any(p.is_leader and p.followers is not None for p in self._parts.replicas.hosted())
 
     async def withdraw(self) -> None:
-        """Be gone from the cluster, so that nobody has to wait for the session to end."""
+        """Delete this broker's registration, so that nobody waits for its session to expire."""
         await self._membership.withdraw()
 
     async def _resign(self) -> int:
         """Ask the controller to let others lead; how many partitions are left that others could lead later."""
-        ruling = self._ruling_here()
-        if ruling is not None:
-            return await ruling.shut_down(self._id, self.epoch)
+        controller_here = self._active_controller_here()
+        if controller_here is not None:
+            return await controller_here.shut_down(self._id, self.epoch)
         answer = await self._tell_controller(InternalApi.RESIGN, {"broker_epoch": self.epoch})
         return int(answer["left"])
 
@@ -206,7 +206,7 @@ class ClusterMember:
             self.step_down()
             self._membership.presume_lost()
 
-    # As a `Member`
+    # As a `MemberHealth`
 
     def registered(self, epoch: int) -> None:
         self.epoch = epoch
@@ -288,9 +288,9 @@ class ClusterMember:
     async def _follow_feed(self) -> None:
         failure = ""
         while True:
-            place = self._subscriber.place
+            position = self._subscriber.position
             try:
-                answer = await self._under_this_controller(self._poll(place))
+                answer = await self._under_this_controller(self._poll(position))
             except (OSError, CodedError, StoreError) as error:
                 if str(error) != failure:
                     failure = str(error)
@@ -301,7 +301,7 @@ class ClusterMember:
             if self._is_other_history(answer["lineage"]):
                 self.store_set_back()
                 continue
-            if not await self._take(answer, place):
+            if not await self._take(answer, position):
                 await asyncio.sleep(RETRY_SECONDS)  # of a controller that has had a successor
                 continue
             self._heard_at = asyncio.get_running_loop().time()
@@ -324,26 +324,26 @@ class ClusterMember:
 
     async def update_level(self, to: int | None, *, dry_run: bool) -> Mapping[str, Any]:
         """Have the controller raise the cluster's feature level; what became, or would become, of it."""
-        ruling = self._ruling_here()
-        if ruling is not None:
-            return (await ruling.update_level(to, dry_run=dry_run)).to_json()
+        controller_here = self._active_controller_here()
+        if controller_here is not None:
+            return (await controller_here.update_level(to, dry_run=dry_run)).to_json()
         return await self._tell_controller(InternalApi.UPDATE_LEVEL, {"to": to, "dry_run": dry_run})
 
-    async def serve_update_level(self, message: Message, broker: int) -> Message:  # noqa: ARG002 - for whoever it is
+    async def serve_update_level(self, message: PeerMessage, broker: int) -> PeerMessage:  # noqa: ARG002 - for whoever it is
         """A `PeerHandler`."""
         values = message.values
-        return Message((await self._ruling().update_level(values["to"], dry_run=values["dry_run"])).to_json())
+        return PeerMessage((await self._elected().update_level(values["to"], dry_run=values["dry_run"])).to_json())
 
     def _is_other_history(self, lineage: str) -> bool:
         """Whether others have found the store set back since this broker, which need not have noticed, last heard."""
         known, self._lineage = self._lineage, lineage
         return known not in (None, lineage)
 
-    async def _take(self, answer: Mapping[str, Any], place: FeedPosition) -> bool:
+    async def _take(self, answer: Mapping[str, Any], position: FeedPosition) -> bool:
         """Take up an answer, if it counts. Where that takes long the controller hears of this broker meanwhile."""
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._tell_that_busy())
-            is_taken = await self._subscriber.take(answer, place)
+            is_taken = await self._subscriber.take(answer, position)
             telling.cancel()
         return is_taken
 
@@ -351,7 +351,7 @@ class ClusterMember:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
-                if self._ruling_here() is None:
+                if self._active_controller_here() is None:
                     await self._tell_controller(InternalApi.BUSY, {})
             except (OSError, CodedError, StoreError) as error:
                 log.info("the controller could not be told that this broker is busy", reason=str(error))
@@ -374,16 +374,16 @@ class ClusterMember:
                 future.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _poll(self, place: FeedPosition) -> Mapping[str, Any]:
-        ruling = self._ruling_here()
-        if ruling is not None:
-            return await ruling.poll(self._id, self.epoch, place)
+    async def _poll(self, position: FeedPosition) -> Mapping[str, Any]:
+        controller_here = self._active_controller_here()
+        if controller_here is not None:
+            return await controller_here.poll(self._id, self.epoch, position)
         controller = await self._find_controller()
-        asked = {"broker_epoch": self.epoch, "place": place}
+        request = {"broker_epoch": self.epoch, "place": position}
         peers = self._parts.peers
-        return await peers.tell(controller, InternalApi.FEED, asked, purpose=Purpose.FEED, timeout=FEED_TIMEOUT)
+        return await peers.tell(controller, InternalApi.FEED, request, purpose=Purpose.FEED, timeout=FEED_TIMEOUT)
 
-    def _ruling_here(self) -> ActiveController | None:
+    def _active_controller_here(self) -> ActiveController | None:
         """The controller, if it is this broker; None where it is another. `CodedError` where there is none."""
         controller = self.controller
         if controller is None:
@@ -433,7 +433,7 @@ class ClusterMember:
             log.error("a topic's logs could not be set aside", topic=topic.name, reason=str(error))
 
     def brokers_changed(self, gone: AbstractSet[int]) -> None:
-        """Nobody waits any longer for an answer of those who are gone."""
+        """Fail the pending requests to brokers that are gone."""
         for broker in gone - {self._id}:
             self._parts.peers.drop(broker)
 
@@ -452,11 +452,11 @@ class ClusterMember:
         asked = [change._asdict() | {"topic_id": change.topic_id.hex()} for change in changes]
         return await self._under_this_controller(self._alter_isr(number, asked))
 
-    async def _alter_isr(self, number: int, asked: Sequence[Mapping[str, Any]]) -> list[AlterPartitionResult]:
-        ruling = self._ruling_here()
-        if ruling is not None:
-            return await ruling.alter_isr(self._id, self.epoch, number, asked)
-        message = {"broker_epoch": self.epoch, "number": number, "changes": asked}
+    async def _alter_isr(self, number: int, changes: Sequence[Mapping[str, Any]]) -> list[AlterPartitionResult]:
+        controller_here = self._active_controller_here()
+        if controller_here is not None:
+            return await controller_here.alter_isr(self._id, self.epoch, number, changes)
+        message = {"broker_epoch": self.epoch, "number": number, "changes": changes}
         answer = await self._tell_controller(InternalApi.ALTER_ISR, message)
         return [_outcome(values) for values in answer["outcomes"]]
 
@@ -481,20 +481,20 @@ class ClusterMember:
             log.warning("the controller could not be told of faulty logs", logs=len(faulty), reason=str(error))
 
     async def _report_logs(self, number: int, logs: Sequence[FaultyLog]) -> None:
-        ruling = self._ruling_here()
-        if ruling is not None:
-            await ruling.report_logs(self._id, self.epoch, number, logs)
+        controller_here = self._active_controller_here()
+        if controller_here is not None:
+            await controller_here.report_logs(self._id, self.epoch, number, logs)
         else:
             report = {"broker_epoch": self.epoch, "number": number, "logs": logs}
             await self._tell_controller(InternalApi.REPORT_LOGS, report)
 
     # The ends of logs
 
-    async def _ask_ends(self, broker: int, wanted: Sequence[WantedLog]) -> list[LogEnd | None]:
+    async def _ask_ends(self, broker: int, logs_wanted: Sequence[WantedLog]) -> list[LogEnd | None]:
         """Ask a broker how far its logs reach. An `AskEnds`, of the controller that this broker is."""
         if broker == self._id:
-            return self._log_ends(wanted)
-        logs = [(topic_id.hex, partition, epoch) for topic_id, partition, epoch in wanted]
+            return self._log_ends(logs_wanted)
+        logs = [(topic_id.hex, partition, epoch) for topic_id, partition, epoch in logs_wanted]
         message = {"logs": logs}
         answer = await self._parts.peers.tell(broker, InternalApi.LOG_ENDS, message, timeout=ASK_SECONDS)
         return [None if end is None else LogEnd(*end) for end in answer["ends"]]
@@ -505,47 +505,47 @@ class ClusterMember:
             return [None for _ in wanted]
         return [self._parts.replicas.log_end(t.bytes, index, epoch) for t, index, epoch in wanted]
 
-    async def serve_log_ends(self, message: Message, broker: int) -> Message:  # noqa: ARG002 - whoever it is
+    async def serve_log_ends(self, message: PeerMessage, broker: int) -> PeerMessage:  # noqa: ARG002 - whoever it is
         """A `PeerHandler`."""
         wanted = [WantedLog(UUID(hex=topic_id), index, epoch) for topic_id, index, epoch in message.values["logs"]]
-        return Message({"ends": self._log_ends(wanted)})
+        return PeerMessage({"ends": self._log_ends(wanted)})
 
     # What other brokers ask of the controller
 
-    def _ruling(self) -> ActiveController:
+    def _elected(self) -> ActiveController:
         if self.active_controller is None:
             raise CodedError(ErrorCode.not_controller, f"broker {self._id} is not the controller")
         return self.active_controller
 
-    async def serve_feed(self, message: Message, broker: int) -> Message:
+    async def serve_feed(self, message: PeerMessage, broker: int) -> PeerMessage:
         """A `PeerHandler`."""
         values = message.values
-        return Message(await self._ruling().poll(broker, values["broker_epoch"], FeedPosition(*values["place"])))
+        return PeerMessage(await self._elected().poll(broker, values["broker_epoch"], FeedPosition(*values["place"])))
 
-    async def serve_alter_isr(self, message: Message, broker: int) -> Message:
+    async def serve_alter_isr(self, message: PeerMessage, broker: int) -> PeerMessage:
         """A `PeerHandler`."""
         values = message.values
-        outcomes = await self._ruling().alter_isr(broker, values["broker_epoch"], values["number"], values["changes"])
-        return Message({"outcomes": [_told(result) for result in outcomes]})
+        outcomes = await self._elected().alter_isr(broker, values["broker_epoch"], values["number"], values["changes"])
+        return PeerMessage({"outcomes": [_wire_result(result) for result in outcomes]})
 
-    async def serve_resign(self, message: Message, broker: int) -> Message:
+    async def serve_resign(self, message: PeerMessage, broker: int) -> PeerMessage:
         """A `PeerHandler`."""
-        return Message({"left": await self._ruling().shut_down(broker, message.values["broker_epoch"])})
+        return PeerMessage({"left": await self._elected().shut_down(broker, message.values["broker_epoch"])})
 
-    async def serve_busy(self, message: Message, broker: int) -> Message:  # noqa: ARG002 - that it came says all
+    async def serve_busy(self, message: PeerMessage, broker: int) -> PeerMessage:  # noqa: ARG002 - that it came says all
         """A `PeerHandler`."""
-        self._ruling().hear(broker)
-        return Message({})
+        self._elected().hear(broker)
+        return PeerMessage({})
 
-    async def serve_report_logs(self, message: Message, broker: int) -> Message:
+    async def serve_report_logs(self, message: PeerMessage, broker: int) -> PeerMessage:
         """A `PeerHandler`."""
         values = message.values
         logs = [FaultyLog(*entry) for entry in values["logs"]]
-        await self._ruling().report_logs(broker, values["broker_epoch"], values["number"], logs)
-        return Message({})
+        await self._elected().report_logs(broker, values["broker_epoch"], values["number"], logs)
+        return PeerMessage({})
 
 
-def _told(result: AlterPartitionResult) -> list[Any]:
+def _wire_result(result: AlterPartitionResult) -> list[Any]:
     if isinstance(result, AlteredPartition):
         return [0, encode_state(result.state), result.least_isr]
     return [result.code.value, result.message, 0]

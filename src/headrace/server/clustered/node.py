@@ -20,10 +20,10 @@ from headrace.net.tasks import Fatal, Tasks
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.levels import level_of
 from headrace.protocol.peer import InternalApi
-from headrace.replication.fetcher import Fetchers, Terms
+from headrace.replication.fetcher import Fetchers, FetcherTerms
 from headrace.replication.isr import IsrKeeper
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.replication.throttle import Throttle
+from headrace.replication.throttle import ReplicationThrottle
 
 from ..connection import Connection, Parts
 from ..context import Context
@@ -60,7 +60,7 @@ async def cluster_secret(store: MetadataStore, rng: Random) -> bytes:
 
 
 class Clustered:
-    """This broker among others."""
+    """What a broker of a cluster has beside a lone one: membership, links to peers, the controller."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Clustered:
         self._join_replicas()
 
     def _join_replicas(self) -> None:
-        terms = Terms(
+        terms = FetcherTerms(
             new_session=lambda: self._world.rng.getrandbits(62),
             broker_epoch=lambda: self.member.epoch,
             max_bytes=int(self._config["replica.fetch.response.max.bytes"]),
@@ -141,8 +141,8 @@ class Clustered:
     def _tell_again(self) -> None:
         self._fetchers.tell_again()
 
-    def _throttle(self, setting: str) -> Throttle:
-        return Throttle(lambda: int(self._config[setting]), self._world.clock.monotonic)
+    def _throttle(self, setting: str) -> ReplicationThrottle:
+        return ReplicationThrottle(lambda: int(self._config[setting]), self._world.clock.monotonic)
 
     def _find(self, broker: int) -> BrokerNode | None:
         return self.member.find(broker)
@@ -186,7 +186,7 @@ class Clustered:
         return isinstance(error, IdInUse | UnsupportedLevel) or not self.member.is_ready.is_set()
 
     async def leave(self) -> None:
-        """Let others lead, then be gone from the cluster, also as its controller; still serving."""
+        """Controlled shutdown: hand over leaderships, resign as controller, deregister; requests are still served."""
         if self._config["controlled.shutdown.enable"]:
             await self.member.resign(LEAVE_SECONDS)
         for task in self._belonging:
@@ -196,7 +196,7 @@ class Clustered:
         self._replicas.step_down()
 
     async def stop(self) -> None:
-        """Follow nobody, ask nobody."""
+        """Stop fetchers and links to other brokers."""
         self._fetchers.close()
         await self._tasks.close()
         await self.service.close()
@@ -217,7 +217,12 @@ class PeerService:
     """Serves what only brokers ask."""
 
     def __init__(
-        self, me: PeerIdentity, rng: Random, member: ClusterMember, replicas: ReplicaManager, sending: Throttle
+        self,
+        me: PeerIdentity,
+        rng: Random,
+        member: ClusterMember,
+        replicas: ReplicaManager,
+        sending: ReplicationThrottle,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._me = me

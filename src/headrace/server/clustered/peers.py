@@ -26,7 +26,7 @@ from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ProtocolViolation
 from headrace.protocol.exchange import matching_body, next_correlation_id, request_head
 from headrace.protocol.levels import BEFORE_LEVELS, FIRST, SUPPORTED, LevelRange, version_of
-from headrace.protocol.peer import VERSION, InternalApi, Message, checked, decode_message, encode_message
+from headrace.protocol.peer import VERSION, InternalApi, PeerMessage, checked, decode_message, encode_message
 from headrace.security.hello import NONCE_BYTES, Greeting, Role
 
 CONNECT_SECONDS: Final = 3.0
@@ -37,7 +37,9 @@ MOST_LINKS: Final = {
     Purpose.FETCH: 1,
     Purpose.FEED: 1,
     Purpose.FORWARD: 4,
+    Purpose.LETTERS: 4,
     Purpose.MARKERS: 4,
+    Purpose.SHARE: 4,
     Purpose.VERIFY: 4,
 }
 """To one broker. What is forwarded for different clients need not wait for each other, nor need transactions."""
@@ -123,17 +125,17 @@ class LinkedPeers:
         timeout: float = REQUEST_SECONDS,
     ) -> Mapping[str, Any]:
         """See `Peers`."""
-        return (await self.send(broker_id, api, Message(values), purpose=purpose, timeout=timeout)).values
+        return (await self.send(broker_id, api, PeerMessage(values), purpose=purpose, timeout=timeout)).values
 
     async def send(
         self,
         broker_id: int,
         api: InternalApi,
-        message: Message,
+        message: PeerMessage,
         *,
         purpose: Purpose = Purpose.CONTROL,
         timeout: float = REQUEST_SECONDS,
-    ) -> Message:
+    ) -> PeerMessage:
         """See `Peers`."""
         body = encode_message(message)  # the same in all levels so far
         answer = await self._exchange(broker_id, purpose, (api, _OF_LEVEL), lambda _: body, timeout)
@@ -145,7 +147,7 @@ class LinkedPeers:
     async def exchange(
         self, broker_id: int, api: InternalApi, body: Buffer, *, purpose: Purpose, timeout: float
     ) -> memoryview:
-        """The body of the answer to a request between brokers whose body is not a `Message`."""
+        """The body of the answer to a request between brokers whose body is not a `PeerMessage`."""
         return await self._exchange(broker_id, purpose, (api, _OF_LEVEL), lambda _: [body], timeout)
 
     def drop(self, broker_id: int) -> None:
@@ -251,7 +253,7 @@ class _Lane:
             self._link.close()
 
     async def closed(self) -> None:
-        """Waits until nothing is left of it."""
+        """Waits until the link is closed and its tasks have ended."""
         if self._connecting is not None:
             await asyncio.wait([self._connecting])
 
@@ -330,7 +332,7 @@ def spoken_levels(greeting: Mapping[str, Any]) -> LevelRange:
 
 
 async def _hello(link: Link, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    answer = await _ask(link, (InternalApi.HELLO, VERSION), 0, encode_message(Message(values)))
+    answer = await _ask(link, (InternalApi.HELLO, VERSION), 0, encode_message(PeerMessage(values)))
     return checked(decode_message(answer)).values
 
 

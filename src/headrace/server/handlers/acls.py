@@ -18,9 +18,7 @@ from typing import Any, Final
 
 from headrace.cluster.entries import EntryKind, EntryValues
 from headrace.net.pacing import paced
-from headrace.protocol.api import ApiKey
-from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import (
+from headrace.protocol.acl import (
     CLUSTER_NAME,
     AclBinding,
     AclEntry,
@@ -30,14 +28,10 @@ from headrace.security.acl import (
     PermissionType,
     ResourcePattern,
     ResourceType,
-    acl_of,
-    check_binding,
-    entry_key,
-    entry_name,
-    member,
-    resource_of,
-    taken,
 )
+from headrace.protocol.api import ApiKey
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import acl_of, check_binding, entry_key, entry_name, member, resource_of, taken
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
@@ -57,10 +51,10 @@ async def handle_describe_acls(ctx: Context, request: Any, info: RequestInfo) ->
     require_cluster(ctx, info, AclOperation.DESCRIBE)
     if ctx.authorizer is None:
         raise CodedError(ErrorCode.security_disabled, "No Authorizer is configured on the broker")
-    asked = _filter(request)
+    acl_filter = _filter(request)
     resources = []
     async for name, values in paced(list(ctx.image.entries[EntryKind.ACL].items())):
-        found = taken(asked, name, values)
+        found = taken(acl_filter, name, values)
         if found is not None:
             resource, entries = found
             resources.append({**_resource(resource), "acls": [_entry(entry) for entry in entries]})
@@ -73,7 +67,7 @@ async def handle_create_acls(ctx: Context, request: Any, info: RequestInfo) -> d
     if problem is not None:
         return {"throttle_time": 0, "results": [_error(problem) for _ in creations]}
     results: list[dict[str, Any]] = []
-    wanted: dict[str, dict[str, int]] = {}
+    additions: dict[str, dict[str, int]] = {}
     room = _Room(ctx.image.entries[EntryKind.ACL])
     async for at, creation in paced(enumerate(creations)):
         try:
@@ -83,8 +77,8 @@ async def handle_create_acls(ctx: Context, request: Any, info: RequestInfo) -> d
             results.append(_error(error))
         else:
             results.append(dict(_NONE))
-            wanted.setdefault(entry_name(binding.resource), {})[entry_key(binding.entry)] = at
-    failure = await _change(ctx, {name: partial(_with, added=frozenset(keys)) for name, keys in wanted.items()})
+            additions.setdefault(entry_name(binding.resource), {})[entry_key(binding.entry)] = at
+    failure = await _change(ctx, {name: partial(_with, added=frozenset(keys)) for name, keys in additions.items()})
     if failure is not None:
         results = [_error(failure) if result["error_code"] is ErrorCode.none else result for result in results]
     return {"throttle_time": 0, "results": results}
@@ -95,8 +89,8 @@ async def handle_delete_acls(ctx: Context, request: Any, info: RequestInfo) -> d
     problem = _problem(ctx, info, len(filters))
     if problem is not None:
         return {"throttle_time": 0, "filter_results": [_not_deleted(problem) for _ in filters]}
-    wanted = [_filter_or_error(asked) async for asked in paced(filters)]
-    deletion = _Deletion([each for each in wanted if isinstance(each, AclFilter)])
+    filters_or_errors = [_filter_or_error(acl_filter) async for acl_filter in paced(filters)]
+    deletion = _Deletion([each for each in filters_or_errors if isinstance(each, AclFilter)])
     if deletion.is_too_broad:
         problem = CodedError(ErrorCode.policy_violation, f"More than {MOST_BROAD} filters that are not of one resource")
         return {"throttle_time": 0, "filter_results": [_not_deleted(problem) for _ in filters]}
@@ -107,12 +101,12 @@ async def handle_delete_acls(ctx: Context, request: Any, info: RequestInfo) -> d
     }
     failure = await _change(ctx, changes)
 
-    def answer(asked: AclFilter | CodedError) -> dict[str, Any]:
-        if isinstance(asked, CodedError):
-            return _not_deleted(asked)
-        return deletion.answer(asked) if failure is None else _not_deleted(failure)
+    def answer(acl_filter: AclFilter | CodedError) -> dict[str, Any]:
+        if isinstance(acl_filter, CodedError):
+            return _not_deleted(acl_filter)
+        return deletion.answer(acl_filter) if failure is None else _not_deleted(failure)
 
-    return {"throttle_time": 0, "filter_results": [answer(asked) for asked in wanted]}
+    return {"throttle_time": 0, "filter_results": [answer(acl_filter) for acl_filter in filters_or_errors]}
 
 
 class _Room:
@@ -147,15 +141,17 @@ class _Deletion:
     """What filters take of the ACLs that are there."""
 
     def __init__(self, filters: Sequence[AclFilter]) -> None:
-        self._found: dict[AclFilter, dict[ResourcePattern, list[AclEntry]]] = {asked: {} for asked in filters}
+        self._matches: dict[AclFilter, dict[ResourcePattern, list[AclEntry]]] = {
+            acl_filter: {} for acl_filter in filters
+        }
         self._exact: dict[str, list[AclFilter]] = {}
         self._broad: list[AclFilter] = []
-        for asked in self._found:
-            resource = asked.only_resource
+        for acl_filter in self._matches:
+            resource = acl_filter.only_resource
             if resource is None:
-                self._broad.append(asked)
+                self._broad.append(acl_filter)
             else:
-                self._exact.setdefault(entry_name(resource), []).append(asked)
+                self._exact.setdefault(entry_name(resource), []).append(acl_filter)
 
     @property
     def is_too_broad(self) -> bool:
@@ -172,15 +168,15 @@ class _Deletion:
         gone: set[str] = set()
         for asked in self.of(name, resource):
             taken = {key: entry for key, entry in entries.items() if asked.takes_entry(entry)}
-            self._found[asked][resource] = list(taken.values())
+            self._matches[asked][resource] = list(taken.values())
             gone |= taken.keys()
         return {key: value for key, value in values.items() if key not in gone}
 
-    def answer(self, asked: AclFilter) -> dict[str, Any]:
+    def answer(self, acl_filter: AclFilter) -> dict[str, Any]:
         """What one of the filters has taken."""
         matching = [
             {**_NONE, **_resource(resource), **_entry(entry)}
-            for resource, entries in self._found[asked].items()
+            for resource, entries in self._matches[acl_filter].items()
             for entry in entries
         ]
         return {**_NONE, "matching_acls": matching}
@@ -230,21 +226,21 @@ def _binding(creation: Any) -> AclBinding:
     return binding
 
 
-def _filter(asked: Any) -> AclFilter:
+def _filter(values: Any) -> AclFilter:
     return AclFilter(
-        type=member(ResourceType, asked.resource_type_filter, "resource type"),
-        pattern=member(PatternType, asked.pattern_type_filter, "pattern type"),
-        name=asked.resource_name_filter,
-        principal=asked.principal_filter,
-        host=asked.host_filter,
-        operation=member(AclOperation, asked.operation, "operation"),
-        permission=member(PermissionType, asked.permission_type, "permission type"),
+        type=member(ResourceType, values.resource_type_filter, "resource type"),
+        pattern=member(PatternType, values.pattern_type_filter, "pattern type"),
+        name=values.resource_name_filter,
+        principal=values.principal_filter,
+        host=values.host_filter,
+        operation=member(AclOperation, values.operation, "operation"),
+        permission=member(PermissionType, values.permission_type, "permission type"),
     )
 
 
-def _filter_or_error(asked: Any) -> AclFilter | CodedError:
+def _filter_or_error(values: Any) -> AclFilter | CodedError:
     try:
-        return _filter(asked)
+        return _filter(values)
     except CodedError as error:
         return error
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace.config import shown
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import CLUSTER_NAME, OPERATIONS, REFUSALS, AclOperation, ResourceType
+from headrace.security.acl import OPERATIONS, REFUSALS
 from headrace.security.authorizer import Authorizer
 
 from ..connection import Connection
@@ -22,7 +23,7 @@ EVERYTHING: Final = {kind: sum(1 << each for each in operations) for kind, opera
 
 
 def is_free(ctx: Context, info: RequestInfo) -> bool:
-    """Whether whoever asks may do everything."""
+    """Whether nothing is to be authorized: there is no authorizer, or a broker asks."""
     return ctx.authorizer is None or info.peer_broker is not None
 
 
@@ -35,7 +36,7 @@ def may(ctx: Context, info: RequestInfo, operation: AclOperation, kind: Resource
 
 
 def may_see(ctx: Context, info: RequestInfo, operation: AclOperation, kind: ResourceType, name: str) -> bool:
-    """The same where it has not asked for this one by name: nothing is noted."""
+    """As `may`, for a resource that the request did not name: a denial is not audited."""
     authorizer = ctx.authorizer
     if authorizer is None or info.peer_broker is not None:
         return True
@@ -51,7 +52,7 @@ def may_any(ctx: Context, info: RequestInfo, operation: AclOperation, kind: Reso
 
 
 def refused(info: RequestInfo, operation: AclOperation, kind: ResourceType, name: str = CLUSTER_NAME) -> CodedError:
-    """What it is told that may not."""
+    """The authorization error of a resource type."""
     return _refused(info.principal, operation, kind, name)
 
 

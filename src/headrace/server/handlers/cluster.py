@@ -18,10 +18,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from headrace.net.pacing import paced
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.api import REFETCH, START_EMPTY, ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
-from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.storage.disk import StorageError
 
 from ..context import Context, RequestInfo, reachable_controller
@@ -32,22 +32,22 @@ CONTROLLERS: Final = 2
 
 
 async def handle_describe_cluster(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    asked = getattr(request, "endpoint_type", BROKERS)
+    endpoint_type = getattr(request, "endpoint_type", BROKERS)
     image = ctx.image
     answer: dict[str, Any] = {
         "throttle_time": 0,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "endpoint_type": asked,
+        "endpoint_type": endpoint_type,
         "cluster_id": image.cluster_id,
         "controller_id": reachable_controller(ctx, info),
         "brokers": (),
         "cluster_authorized_operations": NOT_ASKED,
     }
-    if asked != BROKERS:
-        mismatched = asked == CONTROLLERS
+    if endpoint_type != BROKERS:
+        mismatched = endpoint_type == CONTROLLERS
         answer["error_code"] = ErrorCode.mismatched_endpoint_type if mismatched else ErrorCode.unsupported_endpoint_type
-        answer["error_message"] = f"Endpoint type {asked} was asked for; this is a broker (1)"
+        answer["error_message"] = f"Endpoint type {endpoint_type} was asked for; this is a broker (1)"
         return answer
     if request.include_cluster_authorized_operations:
         answer["cluster_authorized_operations"] = cluster_operations(ctx, info)
@@ -101,7 +101,7 @@ async def handle_alter_replica_log_dirs(
     info: RequestInfo,
 ) -> dict[str, Any]:
     """A broker has one directory, so that nothing moves; `headrace log refetch` asks here, too."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    partitions_of: dict[str, list[dict[str, Any]]] = {}
     is_allowed = may(ctx, info, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
     for directory in request.dirs or ():
         for topic in directory.topics or ():
@@ -109,8 +109,8 @@ async def handle_alter_replica_log_dirs(
                 code = ErrorCode.cluster_authorization_failed
                 if is_allowed:
                     code = await _altered(ctx, directory.path, topic.name, index)
-                found.setdefault(topic.name, []).append({"partition_index": index, "error_code": code})
-    results = [{"topic_name": name, "partitions": partitions} for name, partitions in found.items()]
+                partitions_of.setdefault(topic.name, []).append({"partition_index": index, "error_code": code})
+    results = [{"topic_name": name, "partitions": partitions} for name, partitions in partitions_of.items()]
     return {"throttle_time": 0, "results": results}
 
 

@@ -25,12 +25,11 @@ from typing import Any, Final
 
 from headrace.cluster.metadata_writer import ALL_BROKERS
 from headrace.cluster.topics import validate_name
-from headrace.config import Change, Operation, shown
+from headrace.config import AlterConfigOp, AlterConfigOpType, shown
 from headrace.net.pacing import paced
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security import acl
-from headrace.security.acl import AclOperation
 
 from ..context import Context, RequestInfo
 from .authorized import require, require_cluster
@@ -44,7 +43,7 @@ from .describe import (
 from .loggers import alter_loggers, describe_loggers
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """What can have settings, numbered as on the wire."""
 
     TOPIC = 2
@@ -71,17 +70,17 @@ async def handle_describe_configs(ctx: Context, request: Any, info: RequestInfo)
         except CodedError as error:
             results.append({**_answer(resource, error), "configs": ()})
         else:
-            results.append({**_answer(resource, None), "configs": _asked(configs, resource.configuration_keys)})
+            results.append({**_answer(resource, None), "configs": _selected(configs, resource.configuration_keys)})
     return {"throttle_time": 0, "results": results}
 
 
 def _require(ctx: Context, info: RequestInfo, operation: AclOperation, resource: Any) -> None:
     """`CodedError` unless who asks may do that with the settings of a resource."""
     kind = resource.resource_type
-    if kind == ResourceType.TOPIC:
-        require(ctx, info, operation, acl.ResourceType.TOPIC, resource.resource_name)
-    elif kind == ResourceType.GROUP:
-        require(ctx, info, operation, acl.ResourceType.GROUP, resource.resource_name)
+    if kind == ConfigResourceType.TOPIC:
+        require(ctx, info, operation, ResourceType.TOPIC, resource.resource_name)
+    elif kind == ConfigResourceType.GROUP:
+        require(ctx, info, operation, ResourceType.GROUP, resource.resource_name)
     else:
         require_cluster(ctx, info, operation)
 
@@ -96,25 +95,25 @@ class _Describing:
 
     def described(self, resource: Any) -> list[dict[str, Any]]:
         ctx, how, kind, name = self._ctx, self._how, resource.resource_type, resource.resource_name
-        if kind == ResourceType.TOPIC:
+        if kind == ConfigResourceType.TOPIC:
             validate_name(name)
             topic = ctx.image.topic(name)
             if topic is None:
                 raise CodedError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{shown(name)}'")
             return self._once(kind, topic.configs, lambda: describe_topic_configs(ctx.config, topic, **how))
-        if kind == ResourceType.BROKER:
+        if kind == ConfigResourceType.BROKER:
             _check_broker(ctx.config.node_id, name)
             if name == ALL_BROKERS:
                 return describe_given(ctx.image.broker_configs.get(ALL_BROKERS, {}).items(), **how)
             return describe_broker_configs(ctx.config, **how)
-        if kind == ResourceType.GROUP:
+        if kind == ConfigResourceType.GROUP:
             _check_group(name)
             given = ctx.image.group_configs.get(name, {})
             return self._once(kind, given, lambda: describe_group_configs(ctx.config, given, **how))
-        if kind == ResourceType.BROKER_LOGGER:
+        if kind == ConfigResourceType.BROKER_LOGGER:
             _check_logging_broker(ctx.config.node_id, name)
             return describe_loggers(ctx.log_levels, documentation=how["documentation"])
-        if kind == ResourceType.CLIENT_METRICS:
+        if kind == ConfigResourceType.CLIENT_METRICS:
             _check_subscription(name)
             return describe_client_metrics(ctx.image.client_metrics.get(name, {}), **how)
         raise _unsupported(kind)
@@ -128,7 +127,7 @@ class _Describing:
         return self._known[key]
 
 
-def _asked(configs: list[dict[str, Any]], names: Sequence[str] | None) -> list[dict[str, Any]]:
+def _selected(configs: list[dict[str, Any]], names: Sequence[str] | None) -> list[dict[str, Any]]:
     if not names:
         return configs
     wanted = frozenset(names)
@@ -145,7 +144,7 @@ async def handle_incremental_alter_configs(ctx: Context, request: Any, info: Req
 
 async def _alter_each(ctx: Context, request: Any, info: RequestInfo, *, replace_all: bool) -> dict[str, Any]:
     resources = request.resources or ()
-    asked = ctx.config.node_id if info.forwarded_by is None else info.forwarded_by
+    addressed = ctx.config.node_id if info.forwarded_by is None else info.forwarded_by
     counts: Counter[tuple[int, str]] = Counter()
     async for resource in paced(resources):
         counts[resource.resource_type, resource.resource_name] += 1
@@ -156,38 +155,38 @@ async def _alter_each(ctx: Context, request: Any, info: RequestInfo, *, replace_
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise CodedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
             _require(ctx, info, AclOperation.ALTER_CONFIGS, resource)
-            await _alter(ctx, asked, resource, replace_all=replace_all, validate_only=request.validate_only)
+            await _alter(ctx, addressed, resource, replace_all=replace_all, validate_only=request.validate_only)
         except CodedError as error:
             problem = error
         responses.append(_answer(resource, problem))
     return {"throttle_time": 0, "responses": responses}
 
 
-async def _alter(ctx: Context, asked: int, resource: Any, *, replace_all: bool, validate_only: bool) -> None:
+async def _alter(ctx: Context, addressed: int, resource: Any, *, replace_all: bool, validate_only: bool) -> None:
     configs = resource.configs or ()
     if len(configs) > MOST_CONFIGS:
         raise CodedError(ErrorCode.invalid_request, f"{len(configs)} configs; a resource takes {MOST_CONFIGS} at once")
     changes = [_change(config) for config in configs]
     name = resource.resource_name
-    if resource.resource_type == ResourceType.TOPIC:
+    if resource.resource_type == ConfigResourceType.TOPIC:
         validate_name(name)
         await ctx.controller.alter_topic_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
-    elif resource.resource_type == ResourceType.BROKER:
-        _check_broker(asked, name)
+    elif resource.resource_type == ConfigResourceType.BROKER:
+        _check_broker(addressed, name)
         await ctx.controller.alter_broker_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
-    elif resource.resource_type == ResourceType.GROUP:
+    elif resource.resource_type == ConfigResourceType.GROUP:
         _check_group(name)
         await ctx.controller.alter_group_configs(name, changes, replace_all=replace_all, validate_only=validate_only)
-    elif resource.resource_type == ResourceType.CLIENT_METRICS:
+    elif resource.resource_type == ConfigResourceType.CLIENT_METRICS:
         _check_subscription(name)
         await ctx.controller.alter_client_metrics(name, changes, replace_all=replace_all, validate_only=validate_only)
-    elif resource.resource_type == ResourceType.BROKER_LOGGER:
-        _check_logging_broker(asked, name)
+    elif resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+        _check_logging_broker(addressed, name)
         if replace_all:
             raise CodedError(
                 ErrorCode.invalid_request, "Levels of loggers can only be changed by IncrementalAlterConfigs"
             )
-        if asked != ctx.config.node_id:
+        if addressed != ctx.config.node_id:
             raise CodedError(ErrorCode.invalid_request, "Ask for levels of loggers in a request that has nothing else")
         alter_loggers(ctx.log_levels, changes, validate_only=validate_only)
     else:
@@ -197,16 +196,16 @@ async def _alter(ctx: Context, asked: int, resource: Any, *, replace_all: bool, 
 def is_for_loggers(request: Any) -> bool:
     """Whether an alter request is about loggers of the broker that is asked alone, and so none of the controller's."""
     resources = request.resources or ()
-    return bool(resources) and all(each.resource_type == ResourceType.BROKER_LOGGER for each in resources)
+    return bool(resources) and all(each.resource_type == ConfigResourceType.BROKER_LOGGER for each in resources)
 
 
-def _change(config: Any) -> Change:
-    number = getattr(config, "config_operation", Operation.SET)
+def _change(config: Any) -> AlterConfigOp:
+    number = getattr(config, "config_operation", AlterConfigOpType.SET)
     try:
-        operation = Operation(number)
+        operation = AlterConfigOpType(number)
     except ValueError:
         raise CodedError(ErrorCode.invalid_request, f"Unknown operation {number} on {shown(config.name)}") from None
-    return Change(operation, config.name, config.value)
+    return AlterConfigOp(operation, config.name, config.value)
 
 
 def _check_broker(asked: int, name: str) -> None:
@@ -236,7 +235,7 @@ def _check_subscription(name: str) -> None:
 
 
 def _unsupported(number: int) -> CodedError:
-    known = ", ".join(f"{member.name} ({member.value})" for member in ResourceType)
+    known = ", ".join(f"{member.name} ({member.value})" for member in ConfigResourceType)
     return CodedError(ErrorCode.invalid_request, f"Resource type {number} has no settings; {known} have")
 
 
@@ -252,27 +251,33 @@ def _answer(resource: Any, error: CodedError | None) -> dict[str, Any]:
 async def handle_list_config_resources(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     require_cluster(ctx, info, AclOperation.DESCRIBE_CONFIGS)
     if info.version < _FIRST_WITH_RESOURCE_TYPES:
-        wanted: Iterable[int] = (ResourceType.CLIENT_METRICS,)
+        types: Iterable[int] = (ConfigResourceType.CLIENT_METRICS,)
     else:
-        wanted = request.resource_types or tuple(ResourceType)
-    known = {member.value for member in ResourceType}
-    unknown = [number for number in wanted if number not in known]
+        types = request.resource_types or tuple(ConfigResourceType)
+    known = {member.value for member in ConfigResourceType}
+    unknown = [number for number in types if number not in known]
     if unknown:
         raise CodedError(ErrorCode.unsupported_version, f"Unknown resource types {unknown}")
-    found: list[dict[str, Any]] = []
-    if ResourceType.TOPIC in wanted:
-        found.extend({"resource_name": t.name, "resource_type": ResourceType.TOPIC} for t in ctx.image.topics())
-    if ResourceType.BROKER in wanted:
-        found.extend({"resource_name": str(b), "resource_type": ResourceType.BROKER} for b in ctx.image.brokers)
-    if ResourceType.BROKER_LOGGER in wanted:
-        found.extend({"resource_name": str(b), "resource_type": ResourceType.BROKER_LOGGER} for b in ctx.image.brokers)
-    if ResourceType.CLIENT_METRICS in wanted:
+    resources: list[dict[str, Any]] = []
+    if ConfigResourceType.TOPIC in types:
+        resources.extend(
+            {"resource_name": t.name, "resource_type": ConfigResourceType.TOPIC} for t in ctx.image.topics()
+        )
+    if ConfigResourceType.BROKER in types:
+        resources.extend(
+            {"resource_name": str(b), "resource_type": ConfigResourceType.BROKER} for b in ctx.image.brokers
+        )
+    if ConfigResourceType.BROKER_LOGGER in types:
+        resources.extend(
+            {"resource_name": str(b), "resource_type": ConfigResourceType.BROKER_LOGGER} for b in ctx.image.brokers
+        )
+    if ConfigResourceType.CLIENT_METRICS in types:
         names = (name for name, configs in ctx.image.client_metrics.items() if configs)
-        found.extend({"resource_name": name, "resource_type": ResourceType.CLIENT_METRICS} for name in names)
-    if ResourceType.GROUP in wanted:
+        resources.extend({"resource_name": name, "resource_type": ConfigResourceType.CLIENT_METRICS} for name in names)
+    if ConfigResourceType.GROUP in types:
         groups = (name for name, configs in ctx.image.group_configs.items() if configs)
-        found.extend({"resource_name": name, "resource_type": ResourceType.GROUP} for name in groups)
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": found}
+        resources.extend({"resource_name": name, "resource_type": ConfigResourceType.GROUP} for name in groups)
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": resources}
 
 
 HANDLERS: Final = {

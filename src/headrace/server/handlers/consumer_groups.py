@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from headrace.coordinator.groups.consumer import CONSUMER, HeartbeatRequest
 from headrace.net.pacing import paced
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from .authorized import is_free, may, may_see, require, with_operations

@@ -12,17 +12,18 @@ any broker describes them.
 - One owner has at most `MOST_TOKENS`: the next is POLICY_VIOLATION.
 """
 
+import hmac
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 from headrace.cluster.entries import EntryKind, EntryValues
 from headrace.config.sasl import TOKEN_KEY
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import AclOperation, ResourceType
 from headrace.security.sasl.tokens import (
-    DelegationToken,
+    TokenInformation,
     credentials_in,
     credentials_of,
     new_token_id,
@@ -51,7 +52,7 @@ async def handle_create_delegation_token(ctx: Context, request: Any, info: Reque
     return _created(owner, info.principal, token, password)
 
 
-async def _create(ctx: Context, request: Any, info: RequestInfo, owner: str) -> tuple[DelegationToken, bytes]:
+async def _create(ctx: Context, request: Any, info: RequestInfo, owner: str) -> tuple[TokenInformation, bytes]:
     _check_may_ask(info)
     if owner != info.principal and not may(ctx, info, AclOperation.CREATE_TOKENS, ResourceType.USER, owner):
         raise CodedError(ErrorCode.delegation_token_authorization_failed)
@@ -65,7 +66,7 @@ async def _create(ctx: Context, request: Any, info: RequestInfo, owner: str) -> 
     now_ms, asked_ms = ctx.clock.now_ms(), request.max_lifetime // _MS
     lifetime_ms = int(ctx.config["delegation.token.max.lifetime.ms"])
     ends_at_ms = now_ms + (min(lifetime_ms, asked_ms) if asked_ms > 0 else lifetime_ms)
-    token = DelegationToken(
+    token = TokenInformation(
         id=new_token_id(),
         owner=owner,
         requester=info.principal,
@@ -87,7 +88,7 @@ def _check_room(ctx: Context, owner: str) -> None:
         raise CodedError(ErrorCode.policy_violation, f"{owner} has {MOST_TOKENS} tokens, and gets no further one")
 
 
-def _created(owner: str, requester: str, token: DelegationToken | None, password: bytes) -> dict[str, Any]:
+def _created(owner: str, requester: str, token: TokenInformation | None, password: bytes) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none,
         **_principal(owner),
@@ -127,7 +128,7 @@ async def _change(ctx: Context, password: bytes, info: RequestInfo, period_ms: i
 
     def decide(values: EntryValues) -> EntryValues:
         nonlocal expires_at_ms
-        token = DelegationToken.parse(token_id, values)
+        token = TokenInformation.parse(token_id, values)
         if token is None:
             raise CodedError(ErrorCode.delegation_token_not_found)
         if token.is_over(now_ms):
@@ -146,7 +147,7 @@ async def _change(ctx: Context, password: bytes, info: RequestInfo, period_ms: i
 
 def _find(ctx: Context, password: bytes, secret_key: str) -> str:
     tokens = ctx.image.entries[EntryKind.TOKEN]
-    found = next((each for each in tokens if password_of(each, secret_key) == password), None)
+    found = next((each for each in tokens if hmac.compare_digest(password_of(each, secret_key), password)), None)
     if found is None:
         raise CodedError(ErrorCode.delegation_token_not_found)
     return found
@@ -159,21 +160,21 @@ async def handle_describe_delegation_token(ctx: Context, request: Any, info: Req
     except CodedError as error:
         return {"error_code": error.code, "tokens": (), "throttle_time": 0}
     owners = request.owners
-    asked = None if owners is None else {f"{each.principal_type}:{each.principal_name}" for each in owners}
-    parsed = (DelegationToken.parse(each, values) for each, values in ctx.image.entries[EntryKind.TOKEN].items())
+    wanted_owners = None if owners is None else {f"{each.principal_type}:{each.principal_name}" for each in owners}
+    parsed = (TokenInformation.parse(each, values) for each, values in ctx.image.entries[EntryKind.TOKEN].items())
     now_ms = ctx.clock.now_ms()
     tokens = [
         _described(token, secret_key)
         for token in parsed
         if token is not None
         and not token.is_over(now_ms)
-        and (asked is None or token.owner in asked)
+        and (wanted_owners is None or token.owner in wanted_owners)
         and _may_see(ctx, info, token)
     ]
     return {"error_code": ErrorCode.none, "tokens": tokens, "throttle_time": 0}
 
 
-def _may_see(ctx: Context, info: RequestInfo, token: DelegationToken) -> bool:
+def _may_see(ctx: Context, info: RequestInfo, token: TokenInformation) -> bool:
     return (
         token.belongs_to(info.principal)
         or may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.id)
@@ -181,7 +182,7 @@ def _may_see(ctx: Context, info: RequestInfo, token: DelegationToken) -> bool:
     )
 
 
-def _described(token: DelegationToken, secret_key: str) -> dict[str, Any]:
+def _described(token: TokenInformation, secret_key: str) -> dict[str, Any]:
     return {
         **_principal(token.owner),
         **_principal(token.requester, "token_requester_principal"),
@@ -216,7 +217,7 @@ async def remove_expired_tokens(ctx: Context) -> None:
     now_ms = ctx.clock.now_ms()
 
     def without_expired(values: EntryValues) -> EntryValues:
-        token = DelegationToken.parse("", values)
+        token = TokenInformation.parse("", values)
         return values if token is not None and not token.is_over(now_ms) else {}
 
     tokens = ctx.image.entries[EntryKind.TOKEN]

@@ -9,9 +9,9 @@ from headrace.config import (
     OWN_GROUP_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
+    ConfigSource,
     FoundValue,
     Setting,
-    Source,
     Value,
     broker_setting,
     effective_topic,
@@ -52,7 +52,7 @@ def describe_broker_configs(
             read_only=not setting.dynamic,
         )
         for setting in config.settings()
-        if not setting.obsolete or any(found.source is not Source.DEFAULT for found in config.trace(setting.name))
+        if not setting.obsolete or any(found.source is not ConfigSource.DEFAULT for found in config.trace(setting.name))
     ]
 
 
@@ -92,19 +92,23 @@ def describe_client_metrics(
 
 def _trace_client_metrics(setting: Setting, given: Mapping[str, str]) -> list[FoundValue]:
     name = setting.name
-    own = [FoundValue(name, given[name], Source.DYNAMIC_CLIENT_METRICS)] if name in given else []
-    return [*own, FoundValue(name, setting.default or "", Source.DEFAULT)]
+    own = [FoundValue(name, given[name], ConfigSource.DYNAMIC_CLIENT_METRICS)] if name in given else []
+    return [*own, FoundValue(name, setting.default or "", ConfigSource.DEFAULT)]
 
 
 def _from_broker(config: BrokerConfig, setting: Setting) -> Value:
     """What the broker has for groups that have nothing themselves; the first of a list."""
-    value: Value = config[setting.broker_name or ""]
+    if setting.broker_name is None:
+        return setting.parse(setting.default or "")
+    value: Value = config[setting.broker_name]
     return value[0] if isinstance(value, tuple) else value
 
 
 def _trace_group(config: BrokerConfig, setting: Setting, given: Mapping[str, str]) -> list[FoundValue]:
-    own = [FoundValue(setting.name, given[setting.name], Source.DYNAMIC_GROUP)] if setting.name in given else []
-    return own + config.trace(setting.broker_name or "")
+    own = [FoundValue(setting.name, given[setting.name], ConfigSource.DYNAMIC_GROUP)] if setting.name in given else []
+    if setting.broker_name is None:
+        return [*own, FoundValue(setting.name, setting.default or "", ConfigSource.DEFAULT)]
+    return own + config.trace(setting.broker_name)
 
 
 def describe_given(
@@ -115,7 +119,7 @@ def describe_given(
         _describe(
             broker_setting(name),
             broker_setting(name).parse(text),
-            [FoundValue(name, text, Source.DYNAMIC_DEFAULT_BROKER)],
+            [FoundValue(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)],
             synonyms=synonyms,
             documentation=documentation,
             read_only=False,
@@ -127,7 +131,7 @@ def describe_given(
 def _describe(
     setting: Setting,
     value: Value,
-    found: Sequence[FoundValue],
+    values: Sequence[FoundValue],
     *,
     synonyms: bool,
     documentation: bool,
@@ -137,9 +141,9 @@ def _describe(
         "name": setting.name,
         "value": None if setting.sensitive else render(value),
         "read_only": read_only,
-        "config_source": found[0].source if found else Source.DEFAULT,
+        "config_source": values[0].source if values else ConfigSource.DEFAULT,
         "is_sensitive": setting.sensitive,
-        "synonyms": [_synonym(setting, each) for each in found] if synonyms else (),
+        "synonyms": [_synonym(setting, each) for each in values] if synonyms else (),
         "config_type": setting.type.value,
         "documentation": setting.doc if documentation else None,
     }

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from headrace.cluster.features import FEATURES
 from headrace.config import shown
+from headrace.protocol.acl import AclOperation
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import AclOperation
 
 from ..context import Context, RequestInfo
 from .authorized import require_cluster

@@ -26,6 +26,7 @@ from uuid import UUID
 import structlog
 
 from headrace.cluster.image import BrokerNode
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.fetch import (
@@ -38,17 +39,16 @@ from headrace.protocol.fetch import (
 )
 from headrace.protocol.stepwise import LARGE
 from headrace.replication.partition import Partition
-from headrace.replication.purgatory import DelayedFetch, Watched
+from headrace.replication.purgatory import DelayedFetch, FetchablePartition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.replica_selector import NOBODY, reader_for
-from headrace.security.acl import AclOperation, ResourceType
 from headrace.security.authorizer import Authorizer, Decisions
 from headrace.storage.disk import StorageError
 
 from ..connection import Connection, Parts, Slot
 from ..dispatch import Request, decode, decode_in_turns, response_head
 from ..throttling import Throttling
-from .fetch_sessions import FIRST_EPOCH, SESSIONLESS, FetchSessions, Interest, View
+from .fetch_sessions import FIRST_EPOCH, SESSIONLESS, FetchSessions, FetchSessionView, Interest
 
 READ_COMMITTED: Final = 1
 FIRST_WITH_RACK: Final = 11
@@ -58,6 +58,7 @@ STEP: Final = 500
 MOST_PARTITIONS: Final = 100_000
 """Partitions of one fetch: who fetches more wants to do harm."""
 _LENGTH: Final = Struct(">i")
+_new_tuple: Final = tuple.__new__  # a third of what a NamedTuple's own constructor costs
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +68,7 @@ Brokers = Callable[[], Mapping[int, BrokerNode]]
 """Those who live, and where."""
 
 
-class Terms(NamedTuple):
+class FetchTerms(NamedTuple):
     """What a fetch wants, of all its partitions alike."""
 
     committed_only: bool
@@ -97,7 +98,7 @@ NOTHING: Final = Amount(0, 0)
 
 
 class FileCaps(NamedTuple):
-    """How many files answers may hold open, so that no reader takes those of all others."""
+    """Limits on the files that a fetch response holds open, so that no client takes all descriptors."""
 
     held_below: int
     """Until it is sent, an answer holds only files open whose descriptor is below this; others are copied."""
@@ -161,15 +162,17 @@ class FetchHandler:
             return fetch.throttled(0, seconds)
         return fetch.throttled(self._view(fetch.entity, request).session_id, seconds)
 
-    def end_session(self, view: View) -> None:
+    def end_session(self, view: FetchSessionView) -> None:
         """A session was begun whose client does not learn of it."""
         self._sessions.end(view.session_id)
 
-    def _view(self, entity: Any, request: Request) -> View:
-        _refuse_strangers(entity, request.connection.peer_broker)
+    def _view(self, entity: Any, request: Request) -> FetchSessionView:
+        _refuse_foreign_replica(entity, request.connection.peer_broker)
         return self._sessions.view(entity, request.version, self.loop.time())
 
-    def _serve_in_turns(self, request: Request, fetch: "Fetch | None" = None, view: View | None = None) -> None:
+    def _serve_in_turns(
+        self, request: Request, fetch: "Fetch | None" = None, view: FetchSessionView | None = None
+    ) -> None:
         """A fetch of many partitions: nothing else of this connection, and something of others in between."""
         request.connection.hold()
         slot = request.connection.open_slot()
@@ -181,7 +184,9 @@ class FetchHandler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _in_turns(self, request: Request, slot: Slot, fetch: "Fetch | None", view: View | None) -> None:
+    async def _in_turns(
+        self, request: Request, slot: Slot, fetch: "Fetch | None", view: FetchSessionView | None
+    ) -> None:
         try:
             if fetch is None:
                 entity = await decode_in_turns(request.api_key, request.version, request.frame[request.body :])
@@ -215,7 +220,7 @@ class FetchHandler:
         return self._replicas.partition(name, index)
 
     def read(
-        self, interests: Sequence[Interest], max_bytes: int, terms: Terms, before: Amount = NOTHING
+        self, interests: Sequence[Interest], max_bytes: int, terms: FetchTerms, before: Amount = NOTHING
     ) -> tuple[list[Read], Amount]:
         """Read partitions of a fetch until enough, after those `before`: what they gave, and how much it is."""
         total, files = before
@@ -228,10 +233,10 @@ class FetchHandler:
                 total += answer.records.length
                 left -= answer.records.length
                 files += 1
-            reads.append(Read(interest, answer))
-        return reads, Amount(total, files)
+            reads.append(_new_tuple(Read, (interest, answer)))
+        return reads, _new_tuple(Amount, (total, files))
 
-    def _read_one(self, interest: Interest, left: int, terms: Terms, *, is_first: bool) -> FetchedPartition:
+    def _read_one(self, interest: Interest, left: int, terms: FetchTerms, *, is_first: bool) -> FetchedPartition:
         max_bytes = max(min(left, interest.max_bytes), 0)
         try:
             partition = self.partition(interest, terms.may_read)
@@ -260,7 +265,7 @@ class FetchHandler:
         return answer
 
     def _sent_elsewhere(
-        self, partition: Partition, interest: Interest, terms: Terms, brokers: Mapping[int, BrokerNode]
+        self, partition: Partition, interest: Interest, terms: FetchTerms, brokers: Mapping[int, BrokerNode]
     ) -> FetchedPartition | None:
         """Whom to read from instead, if there is someone better."""
         followers = partition.followers
@@ -274,14 +279,14 @@ class FetchHandler:
         reader = reader_for(terms.rack, interest.offset, partition.state, brokers, end_of, terms.listener)
         if reader == NOBODY:
             return None
-        found = partition.read(
+        result = partition.read(
             interest.offset,
             0,
             committed_only=terms.committed_only,
             current_leader_epoch=interest.leader_epoch,
             last_fetched_epoch=interest.last_fetched_epoch,
         )
-        return found if found.diverging else found._replace(records=None, preferred_read_replica=reader)
+        return result if result.diverging else result._replace(records=None, preferred_read_replica=reader)
 
 
 class Fetch:
@@ -309,28 +314,25 @@ class Fetch:
         self._handler = handler
         self._version = request.version
         self._correlation_id = request.correlation_id
-        self._connection = request.connection
         self._slot: Slot
         self._max_wait = entity.max_wait.total_seconds()
         self._min_bytes: int = entity.min_bytes
         self._max_bytes: int = entity.max_bytes
-        self._terms = Terms(
-            committed_only=entity.isolation_level == READ_COMMITTED,
-            leader_only=request.version < FIRST_WITH_RACK,
-            rack=getattr(entity, "rack_id", ""),
-            may_read=None if handler.reads is None else _reader(handler.reads, request.connection),
-            listener=request.connection.listener_name,
-        )
-        limits = request.connection.limits
+        self._connection = connection = request.connection
+        may_read = None if handler.reads is None else _reader(handler.reads, connection)
+        leader_only, rack = self._version < FIRST_WITH_RACK, getattr(entity, "rack_id", "")
+        committed_only = entity.isolation_level == READ_COMMITTED
+        self._terms = FetchTerms(committed_only, leader_only, rack, may_read, connection.listener_name)
+        limits = connection.limits
         self._limits = None if limits is None or limits.fetch is None else limits
         if self._limits is not None and handler.throttling is not None:
             self._max_bytes = min(self._max_bytes, handler.throttling.most_fetched(self._limits))
             self._min_bytes = min(self._min_bytes, self._max_bytes)
-        self._view: View
+        self._view: FetchSessionView
         self._delayed: DelayedFetch | None = None
         self._timer: TimerHandle | None = None
 
-    def start(self, view: View) -> Parts | None:
+    def start(self, view: FetchSessionView) -> Parts | None:
         """The answer if there is enough now, else None and a slot."""
         self._view = view
         reads, amount = self._handler.read(view.interests, self._max_bytes, self._terms)
@@ -339,7 +341,7 @@ class Fetch:
         self._wait(self._given_back(reads), self._connection.open_slot())
         return None
 
-    async def start_in_turns(self, view: View, slot: Slot) -> None:
+    async def start_in_turns(self, view: FetchSessionView, slot: Slot) -> None:
         """The same for many partitions, with turns for others in between. The slot gets the answer."""
         self._view = view
         reads, size = await self._read_in_turns()
@@ -394,7 +396,7 @@ class Fetch:
         response = self._begun()
         milliseconds = self._handler.throttling.refused_fetch(self._connection, self._limits, seconds)
         write_response(response, self._version, [], session_id=session_id, throttle_ms=milliseconds)
-        return _finished(response)
+        return finished(response)
 
     def _throttled_after(self, reads: list[Read]) -> Parts | None:
         """The same where others of this client have used up its bytes while this fetch waited."""
@@ -409,9 +411,9 @@ class Fetch:
         return self.throttled(0, seconds)
 
     def _sent(self, response: Response) -> Parts:
-        parts, throttling, limits = _finished(response), self._handler.throttling, self._limits
+        parts, throttling, limits = finished(response), self._handler.throttling, self._limits
         if limits is not None and throttling is not None:
-            throttling.fetched(self._connection, limits, response.length, parts, self._version)
+            throttling.fetched(self._connection, limits, response.length, parts, ApiKey.FETCH, self._version)
         return parts
 
     def _begun(self) -> Response:
@@ -466,14 +468,14 @@ class Fetch:
         self._handler.waiting.pop(self._delayed, None)
         self._timer.cancel()
 
-    def _has_enough(self, moved: Watched) -> bool:
+    def _has_enough(self, moved: FetchablePartition) -> bool:
         """Whether there is enough now that a partition has moved, or an error to tell."""
         try:
             return (self._min_bytes <= 1 and self._shows_all(moved)) or self._available() >= max(self._min_bytes, 1)
         except CodedError:
             return True
 
-    def _shows_all(self, moved: Watched) -> bool:
+    def _shows_all(self, moved: FetchablePartition) -> bool:
         """For `read_committed` nothing has come where the last stable offset stays behind an open transaction."""
         return not self._terms.committed_only or moved.last_stable_offset == moved.high_watermark
 
@@ -532,7 +534,8 @@ async def _guarded(work: Coroutine[Any, Any, None], connection: Connection) -> N
         connection.close()
 
 
-def _finished(response: Response) -> Parts:
+def finished(response: Response) -> Parts:
+    """All parts of a response, with their length in front."""
     parts = response.finish()
     head = parts[0]
     assert isinstance(head, bytearray)
@@ -551,7 +554,7 @@ def _is_urgent(answer: FetchedPartition) -> bool:
     return bool(answer.code) or answer.diverging is not None or answer.preferred_read_replica != NOBODY
 
 
-def _refuse_strangers(entity: Any, peer_broker: int | None) -> None:
+def _refuse_foreign_replica(entity: Any, peer_broker: int | None) -> None:
     state = getattr(entity, "replica_state", None)
     replica_id = state.replica_id if state is not None else getattr(entity, "replica_id", -1)
     if replica_id >= 0 and replica_id != peer_broker:

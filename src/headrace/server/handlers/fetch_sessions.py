@@ -52,7 +52,7 @@ class Interest:
         return self.key[1]
 
     def is_news(self, answer: FetchedPartition) -> bool:
-        """Whether an answer tells the client anything; if so, remember that it was told."""
+        """Whether a partition's response has changed since the last one of the session; if so, remember it."""
         news = (
             answer.code != 0
             or answer.records is not None
@@ -66,7 +66,7 @@ class Interest:
         return news
 
 
-class Session:
+class FetchSession:
     """The partitions of one client, and the epoch its next request must have."""
 
     __slots__ = ("by_id", "epoch", "id", "interests", "used_at")
@@ -86,12 +86,12 @@ class Session:
         _add(self.interests, request, by_id)
 
 
-class View:
+class FetchSessionView:
     """What one request asks for: all its partitions, and how its answer is cut down."""
 
     __slots__ = ("interests", "is_incremental", "session")
 
-    def __init__(self, interests: Iterable[Interest], session: Session | None, is_incremental: bool) -> None:
+    def __init__(self, interests: Iterable[Interest], session: FetchSession | None, is_incremental: bool) -> None:
         self.interests = list(interests)
         self.session = session
         self.is_incremental = is_incremental
@@ -115,13 +115,13 @@ class FetchSessions:
     def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
         self._slots = slots
         self._new_id = new_id
-        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def view(self, request: Any, version: int, now: float) -> View:
+    def view(self, request: Any, version: int, now: float) -> FetchSessionView:
         """What a request asks for, by its session if it has one."""
         by_id = version >= FIRST_WITH_IDS
         session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", SESSIONLESS)
@@ -130,23 +130,23 @@ class FetchSessions:
             interests: OrderedDict[Key, Interest] = OrderedDict()
             _add(interests, request, by_id)
             session = self._open(by_id, interests, now) if epoch == FIRST_EPOCH and interests else None
-            return View(interests.values(), session, is_incremental=False)
+            return FetchSessionView(interests.values(), session, is_incremental=False)
         session = self._find(session_id, epoch, by_id)
         before = len(session.interests)
         session.update(request, by_id)
         self._partitions += len(session.interests) - before
         if not session.interests:
             self.end(session_id)
-            return View((), None, is_incremental=False)
+            return FetchSessionView((), None, is_incremental=False)
         if self._partitions > MOST_PARTITIONS and len(session.interests) > before:
             self.end(session_id)
             raise CodedError(ErrorCode.fetch_session_id_not_found)
         session.epoch = 1 if epoch == _MAX_INT32 else epoch + 1
         session.used_at = now
         self._sessions.move_to_end(session_id)
-        return View(session.interests.values(), session, is_incremental=True)
+        return FetchSessionView(session.interests.values(), session, is_incremental=True)
 
-    def _find(self, session_id: int, epoch: int, by_id: bool) -> Session:
+    def _find(self, session_id: int, epoch: int, by_id: bool) -> FetchSession:
         session = self._sessions.get(session_id)
         if session is None:
             raise CodedError(ErrorCode.fetch_session_id_not_found)
@@ -156,7 +156,7 @@ class FetchSessions:
             raise CodedError(ErrorCode.fetch_session_topic_id_error)
         return session
 
-    def _open(self, by_id: bool, interests: OrderedDict[Key, Interest], now: float) -> Session | None:
+    def _open(self, by_id: bool, interests: OrderedDict[Key, Interest], now: float) -> FetchSession | None:
         if len(self._sessions) >= self._slots and not self._evict(now):
             return None
         if self._partitions + len(interests) > MOST_PARTITIONS:
@@ -164,7 +164,7 @@ class FetchSessions:
         session_id = self._new_id()
         while session_id in self._sessions or not session_id:
             session_id = self._new_id()
-        session = Session(session_id, by_id, interests, now)
+        session = FetchSession(session_id, by_id, interests, now)
         self._sessions[session_id] = session
         self._partitions += len(interests)
         return session

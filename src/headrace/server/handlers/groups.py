@@ -4,7 +4,7 @@ The life of a member of a classic group; the rules are in `coordinator.groups.cl
 holds its connection until the group can answer, as with Kafka: clients keep a connection for their coordinator.
 
 - FindCoordinator makes the internal topic when the first group, or the first transactional id (key type 1), is looked
-  for. v4 asks for many keys at once; v6 knows share groups (key type 2), which are not served: INVALID_REQUEST.
+  for. v4 asks for many keys at once; v6 knows share-partitions (key type 2, `GROUP:TOPIC ID:PARTITION`), for brokers.
 - JoinGroup: v1 rebalance timeout (before, the session timeout counts as both); v4 a new member is given an id and must
   join again with it (MEMBER_ID_REQUIRED); v5 static members; v7 protocol type; v9 a static leader that returns is told
   to skip the assignment.
@@ -20,17 +20,19 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final
 
+from headrace.cluster.image import BrokerNode
 from headrace.coordinator.groups.classic import JoinRequest, LeavingMember, SyncRequest
 from headrace.coordinator.runtime.fields import LARGEST_TEXT
 from headrace.net.pacing import paced
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
-from .authorized import require
+from .authorized import require, require_cluster
 
 _FIRST_WITH_KEYS: Final = 4
+_FIRST_WITH_SHARE: Final = 6
 _FIRST_WITH_REQUIRED_ID: Final = 4
 _FIRST_WITH_NULLABLE_PROTOCOL: Final = 7
 _FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9
@@ -62,11 +64,7 @@ async def handle_find_coordinator(ctx: Context, request: Any, info: RequestInfo)
 
 async def _find(ctx: Context, info: RequestInfo, key_type: int, key: str) -> dict[str, Any]:
     try:
-        if key_type not in (KeyType.GROUP, KeyType.TRANSACTION):
-            raise CodedError(ErrorCode.invalid_request, f"there is no coordinator for keys of type {key_type}")
-        kind = ResourceType.GROUP if key_type == KeyType.GROUP else ResourceType.TRANSACTIONAL_ID
-        require(ctx, info, AclOperation.DESCRIBE, kind, key)
-        node = await (ctx.groups.find(key) if key_type == KeyType.GROUP else ctx.transactions.find(key))
+        node = await _find_node(ctx, info, key_type, key)
         endpoint = node.endpoint(info.listener)
         if endpoint is None:
             raise CodedError(
@@ -82,6 +80,19 @@ async def _find(ctx: Context, info: RequestInfo, key_type: int, key: str) -> dic
         "host": endpoint.host,
         "port": endpoint.port,
     }
+
+
+async def _find_node(ctx: Context, info: RequestInfo, key_type: int, key: str) -> BrokerNode:
+    if key_type == KeyType.GROUP:
+        require(ctx, info, AclOperation.DESCRIBE, ResourceType.GROUP, key)
+        return await ctx.groups.find(key)
+    if key_type == KeyType.TRANSACTION:
+        require(ctx, info, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+        return await ctx.transactions.find(key)
+    if key_type == KeyType.SHARE and info.version >= _FIRST_WITH_SHARE:
+        require_cluster(ctx, info, AclOperation.CLUSTER_ACTION)
+        return await ctx.share.find(key)
+    raise CodedError(ErrorCode.invalid_request, f"there is no coordinator for keys of type {key_type}")
 
 
 async def handle_join_group(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:

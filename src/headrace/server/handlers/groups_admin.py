@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from headrace.coordinator.groups.classic import CLASSIC
 from headrace.net.pacing import paced
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from .authorized import may, may_see, require, with_operations

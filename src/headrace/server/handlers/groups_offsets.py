@@ -23,10 +23,10 @@ from uuid import UUID
 from headrace.coordinator.groups.offsets.records import NONE, Committed, encode_offset
 from headrace.coordinator.groups.offsets.service import UNSTABLE
 from headrace.net.pacing import paced
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import write_count, write_topic
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
@@ -96,24 +96,24 @@ class _Commit:
         known = self._ctx.image.topic_by_id(topic.topic_id) if self._by_id else self._ctx.image.topic(topic.name)
         name = known.name if known is not None else None if self._by_id else topic.name
         if name is not None and not may(self._ctx, self._info, AclOperation.READ, ResourceType.TOPIC, name):
-            return [(asked.partition_index, _NOT_ALLOWED) for asked in partitions]
+            return [(partition.partition_index, _NOT_ALLOWED) for partition in partitions]
         if known is None:
             unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
-            return [(asked.partition_index, unknown.value) for asked in partitions]
+            return [(partition.partition_index, unknown.value) for partition in partitions]
         count, longest = len(known.partitions), self._ctx.groups.settings.max_metadata
         has_epoch, now_ms, expires = self._version >= _FIRST_WITH_EPOCH, self._now_ms, self._expires
         values = self.offsets.setdefault(known.name, {})
         codes: list[tuple[int, int]] = []
-        for asked in partitions:
-            index = asked.partition_index
-            metadata = asked.committed_metadata or ""
+        for partition in partitions:
+            index = partition.partition_index
+            metadata = partition.committed_metadata or ""
             if not 0 <= index < count:
                 codes.append((index, _UNKNOWN_PARTITION))
             elif len(metadata) > longest:
                 codes.append((index, _TOO_LARGE))
             else:
-                epoch = asked.committed_leader_epoch if has_epoch else NONE
-                values[index] = encode_offset(asked.committed_offset, epoch, metadata, now_ms, expires)
+                epoch = partition.committed_leader_epoch if has_epoch else NONE
+                values[index] = encode_offset(partition.committed_offset, epoch, metadata, now_ms, expires)
                 codes.append((index, _DONE))
         return codes
 
@@ -184,7 +184,7 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
         named = {name: indexes for name, indexes in named.items() if name not in denied}
     try:
         require(ctx, info, AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)
-        found: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.offsets.fetch(
+        committed: Mapping[str, Mapping[int, Committed | None]] = await ctx.groups.offsets.fetch(
             group.group_id,
             named,
             getattr(group, "member_id", None),
@@ -196,7 +196,7 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
         refused = [] if has_code else [_refused(topic, error.code, by_id) async for _, topic in paced(topics or ())]
         return {**answer, "error_code": error.code, "topics": refused}
     if topics is None:
-        visible = {name: offsets for name, offsets in found.items() if may_see(ctx, info, describe, kind, name)}
+        visible = {name: offsets for name, offsets in committed.items() if may_see(ctx, info, describe, kind, name)}
         return {**answer, "topics": [each async for each in paced(_all_topics(ctx, visible, by_id))]}
     return {
         **answer,
@@ -205,7 +205,7 @@ async def _fetch_group(ctx: Context, group: Any, info: RequestInfo, stable_only:
             if name is None
             else _refused(topic, ErrorCode.topic_authorization_failed, by_id)
             if name in denied
-            else {**_heading(topic, by_id), "partitions": _partitions(found[name], topic.partition_indexes or ())}
+            else {**_heading(topic, by_id), "partitions": _partitions(committed[name], topic.partition_indexes or ())}
             async for name, topic in paced(topics)
         ],
     }
@@ -231,8 +231,8 @@ def _heading(topic: Any, by_id: bool) -> dict[str, UUID | str]:
     return {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
 
 
-def _all_topics(ctx: Context, found: Mapping[str, Mapping[int, Committed | None]], by_id: bool) -> Any:
-    for name, partitions in found.items():
+def _all_topics(ctx: Context, committed: Mapping[str, Mapping[int, Committed | None]], by_id: bool) -> Any:
+    for name, partitions in committed.items():
         known = ctx.image.topic(name)
         if by_id and known is None:
             continue

@@ -13,9 +13,9 @@ from typing import Final
 import structlog
 
 from headrace.health import HealthReport
+from headrace.protocol.acl import AclOperation
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.peer import Message, failure
-from headrace.security.acl import AclOperation
+from headrace.protocol.peer import PeerMessage, failure
 from headrace.security.authorizer import Authorizer
 
 from ..connection import Slot
@@ -48,7 +48,7 @@ class HealthHandler:
             slot.answer(framed_message(correlation_id, answer))
             slot.connection.release()
 
-    async def _answer(self, version: int) -> Message:
+    async def _answer(self, version: int) -> PeerMessage:
         if version != VERSION:
             return failure(CodedError(ErrorCode.unsupported_version, f"DescribeHealth has version {VERSION} alone"))
-        return Message((await self._report()).to_json())
+        return PeerMessage((await self._report()).to_json())

@@ -14,10 +14,10 @@ from typing import Any, Final
 import structlog
 
 from headrace.cluster.store import StoreError
+from headrace.protocol.acl import AclOperation
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
-from headrace.protocol.peer import VERSION, Message, decode_message, failure
-from headrace.security.acl import AclOperation
-from headrace.security.audit import AuditedResource, AuditEvent, AuditKind, AuditLog, Outcome
+from headrace.protocol.peer import VERSION, PeerMessage, decode_message, failure
+from headrace.security.audit import AuditedResource, AuditEvent, AuditKind, AuditLog, AuditOutcome
 from headrace.security.authorizer import Authorizer
 
 from ..connection import Slot
@@ -59,7 +59,7 @@ class LevelHandler:
             slot.answer(framed_message(correlation_id, answer))
             slot.connection.release()
 
-    def _record(self, slot: Slot, body: bytes, answer: Message) -> None:
+    def _record(self, slot: Slot, body: bytes, answer: PeerMessage) -> None:
         if self._audit is None:
             return
         connection, values = slot.connection, answer.values
@@ -71,7 +71,7 @@ class LevelHandler:
             AuditEvent(
                 kind=AuditKind.ADMIN,
                 operation="UpdateLevel",
-                outcome=Outcome.FAILED if error else Outcome.SUCCEEDED,
+                outcome=AuditOutcome.FAILED if error else AuditOutcome.SUCCEEDED,
                 principal=connection.principal,
                 host=connection.peer,
                 listener=connection.listener_name,
@@ -82,7 +82,7 @@ class LevelHandler:
             )
         )
 
-    async def _answer(self, version: int, body: bytes) -> Message:
+    async def _answer(self, version: int, body: bytes) -> PeerMessage:
         if version != VERSION:
             raise CodedError(ErrorCode.unsupported_version, f"UpdateLevel has version {VERSION} alone")
         if len(body) > LONGEST_REQUEST:
@@ -94,7 +94,7 @@ class LevelHandler:
         to, dry_run = values.get("to"), values.get("dry_run", False)
         if not (to is None or type(to) is int) or not isinstance(dry_run, bool):
             raise CodedError(ErrorCode.invalid_request, "'to' is a level or null, 'dry_run' true or false")
-        return Message(await self._update(to, dry_run))
+        return PeerMessage(await self._update(to, dry_run))
 
 
 def _is_dry_run(body: bytes) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from headrace.config import Change, Operation, Source, Type, shown
+from headrace.config import AlterConfigOp, AlterConfigOpType, ConfigSource, Type, shown
 from headrace.config.log_levels import LEVELS, ROOT, LogLevels, loggers
 from headrace.config.names import nearest
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -24,7 +24,7 @@ def describe_loggers(levels: LogLevels, *, documentation: bool) -> list[dict[str
             "name": logger,
             "value": levels.of(logger),
             "read_only": False,
-            "config_source": Source.DYNAMIC_BROKER_LOGGER,
+            "config_source": ConfigSource.DYNAMIC_BROKER_LOGGER,
             "is_sensitive": False,
             "synonyms": (),
             "config_type": Type.STRING.value,
@@ -36,7 +36,7 @@ def describe_loggers(levels: LogLevels, *, documentation: bool) -> list[dict[str
     ]
 
 
-def alter_loggers(levels: LogLevels, changes: Sequence[Change], *, validate_only: bool) -> None:
+def alter_loggers(levels: LogLevels, changes: Sequence[AlterConfigOp], *, validate_only: bool) -> None:
     """All of the changes, or none: `CodedError` says what is wrong with one."""
     known = frozenset(loggers())
     if len({change.name for change in changes}) < len(changes):
@@ -46,24 +46,24 @@ def alter_loggers(levels: LogLevels, changes: Sequence[Change], *, validate_only
     if validate_only:
         return
     for change in changes:
-        if change.operation is Operation.SET:
+        if change.operation is AlterConfigOpType.SET:
             levels.set(change.name, change.value or "")
         else:
             levels.reset(change.name)
         log.info("log level changed", of=change.name, to=levels.of(change.name))
 
 
-def _check(change: Change, known: frozenset[str]) -> None:
-    if change.operation not in (Operation.SET, Operation.DELETE):
+def _check(change: AlterConfigOp, known: frozenset[str]) -> None:
+    if change.operation not in (AlterConfigOpType.SET, AlterConfigOpType.DELETE):
         message = f"{change.operation.name} operation is not allowed for the BROKER_LOGGER resource"
         raise CodedError(ErrorCode.invalid_request, message)
     if change.name not in known:
         message = f"Logger {shown(change.name)} does not exist!{nearest(change.name, known)}"
         raise CodedError(ErrorCode.invalid_config, message)
-    if change.operation is Operation.DELETE and change.name == ROOT:
+    if change.operation is AlterConfigOpType.DELETE and change.name == ROOT:
         message = f"Removing the log level of the {ROOT} logger is not allowed; set it to one of {', '.join(LEVELS)}"
         raise CodedError(ErrorCode.invalid_request, message)
-    if change.operation is Operation.SET and change.value not in LEVELS:
+    if change.operation is AlterConfigOpType.SET and change.value not in LEVELS:
         raise CodedError(
             ErrorCode.invalid_config,
             f"Cannot set the log level of {change.name} to {shown(change.value or 'nothing')} as it is not a supported "

@@ -22,11 +22,11 @@ from typing import Any, Final
 from headrace.coordinator.transactions.markers import AppendMarker
 from headrace.coordinator.transactions.service import Open
 from headrace.net.pacing import gather_limited, paced
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.replication.transactions import TransactionMarker
-from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
@@ -38,7 +38,7 @@ Codes = dict[TopicPartition, ErrorCode]
 
 
 async def handle_write_txn_markers(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    markers = [(asked, _marker(asked, info.version), _keys(asked)) async for asked in paced(request.markers or ())]
+    markers = [(values, _marker(values, info.version), _keys(values)) async for values in paced(request.markers or ())]
     if info.peer_broker is not None:
         codes = await gather_limited(lambda each: _each(ctx.replicas.append_marker, each[1], each[2]), markers)
     elif not _may_write(ctx, info):
@@ -48,7 +48,7 @@ async def handle_write_txn_markers(ctx: Context, request: Any, info: RequestInfo
             ctx, [(replace(marker, transaction_version=1), keys) async for _, marker, keys in paced(markers)]
         )
     answered = paced(zip(markers, codes, strict=True))
-    return {"markers": [_answer(asked, found) async for (asked, _, _), found in answered]}
+    return {"markers": [_answer(values, found) async for (values, _, _), found in answered]}
 
 
 def _may_write(ctx: Context, info: RequestInfo) -> bool:
@@ -57,13 +57,13 @@ def _may_write(ctx: Context, info: RequestInfo) -> bool:
     )
 
 
-def _marker(asked: Any, version: int) -> TransactionMarker:
+def _marker(marker: Any, version: int) -> TransactionMarker:
     return TransactionMarker(
-        producer_id=asked.producer_id,
-        producer_epoch=asked.producer_epoch,
-        coordinator_epoch=asked.coordinator_epoch,
-        committed=asked.transaction_result,
-        transaction_version=asked.transaction_version if version >= _FIRST_WITH_BUMPS else 1,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        committed=marker.transaction_result,
+        transaction_version=marker.transaction_version if version >= _FIRST_WITH_BUMPS else 1,
     )
 
 
@@ -97,9 +97,9 @@ async def _each(append: AppendMarker, marker: TransactionMarker, keys: Sequence[
     return dict(zip(keys, codes, strict=True))
 
 
-def _answer(asked: Any, codes: Codes) -> dict[str, Any]:
+def _answer(marker: Any, codes: Codes) -> dict[str, Any]:
     return {
-        "producer_id": asked.producer_id,
+        "producer_id": marker.producer_id,
         "topics": [
             {
                 "name": topic.name,
@@ -108,7 +108,7 @@ def _answer(asked: Any, codes: Codes) -> dict[str, Any]:
                     for index in topic.partition_indexes or ()
                 ],
             }
-            for topic in asked.topics or ()
+            for topic in marker.topics or ()
         ],
     }
 

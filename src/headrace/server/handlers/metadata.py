@@ -29,14 +29,14 @@ from headrace.cluster.image import BrokerNode, ClusterImage, Endpoint, Topic
 from headrace.cluster.metadata_writer import TopicSpec
 from headrace.cluster.topics import INTERNAL, validate_name
 from headrace.net.pacing import paced
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo, reachable_controller
 from ..dispatch import Handler
 from .authorized import NOT_ASKED, cluster_operations, is_free, may, may_see, operations, require
-from .metadata_cache import Reach, TopicCache, assemble, describe_partition, encode_topic
+from .metadata_cache import ReachableBrokers, TopicCache, assemble, describe_partition, encode_topic
 from .topics import may_create
 
 PAGE: Final = 2000
@@ -117,7 +117,7 @@ def _broker(broker: BrokerNode, endpoint: Endpoint) -> dict[str, Any]:
 async def _find_topics(ctx: Context, request: Any, info: RequestInfo) -> tuple[list[Topic], list[dict[str, Any]]]:
     """The topics that were asked for, each once, and answers for those that cannot be given."""
     creates = getattr(request, "allow_auto_topic_creation", True) and bool(ctx.config["auto.create.topics.enable"])
-    found: dict[str, Topic] = {}
+    topics: dict[str, Topic] = {}
     failed: dict[object, dict[str, Any]] = {}
     async for asked in paced(request.topics):
         topic_id = getattr(asked, "topic_id", None)
@@ -126,8 +126,8 @@ async def _find_topics(ctx: Context, request: Any, info: RequestInfo) -> tuple[l
         except CodedError as error:
             failed[topic_id or asked.name] = _problem(asked.name, topic_id, error.code)
         else:
-            found[topic.name] = topic
-    return list(found.values()), list(failed.values())
+            topics[topic.name] = topic
+    return list(topics.values()), list(failed.values())
 
 
 def _by_id(ctx: Context, asked: Any, info: RequestInfo) -> Topic:
@@ -172,7 +172,7 @@ async def handle_describe_topic_partitions(ctx: Context, request: Any, info: Req
         return {"throttle_time": 0, "topics": refused, "next_cursor": None}
     left = max(1, min(PAGE, request.response_partition_limit))
     answered: list[dict[str, Any]] = []
-    reach = Reach.of(ctx.image, info.listener)
+    reach = ReachableBrokers.of(ctx.image, info.listener)
     next_cursor = None
     is_named = bool(request.topics)
     async for name, first in paced(_from_cursor(ctx.image, request)):
@@ -221,7 +221,7 @@ def _names_in_order(image: ClusterImage) -> list[str]:
     return names
 
 
-def _page(topic: Topic, first: int, limit: int, reach: Reach, allowed: int) -> tuple[dict[str, Any], int]:
+def _page(topic: Topic, first: int, limit: int, reach: ReachableBrokers, allowed: int) -> tuple[dict[str, Any], int]:
     states = topic.partitions[first : first + limit]
     page = {
         "error_code": ErrorCode.none,

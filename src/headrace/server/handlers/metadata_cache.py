@@ -35,15 +35,15 @@ _Form = tuple[int, int]
 _SIZES_AFTER_TOPICS: Final = {"cluster_authorized_operations": 4, "error_code": 2}
 
 
-class Reach(NamedTuple):
-    """The brokers, as those who ask on one listener see them."""
+class ReachableBrokers(NamedTuple):
+    """The brokers that clients of one listener can reach."""
 
     alive: frozenset[int]
     reachable: frozenset[int]
     """Those that have the listener."""
 
     @classmethod
-    def of(cls, image: ClusterImage, listener: str) -> "Reach":
+    def of(cls, image: ClusterImage, listener: str) -> "ReachableBrokers":
         return cls(frozenset(image.brokers), image.reachable(listener))
 
 
@@ -52,13 +52,13 @@ class TopicCache:
 
     def __init__(self) -> None:
         self._alive: frozenset[int] = frozenset()
-        self._of_reach: dict[Reach, _Encoder] = {}
+        self._of_reach: dict[ReachableBrokers, _Encoder] = {}
 
     def encoded(
         self, topics: Iterable[Topic], image: ClusterImage, version: int, operations: int, listener: str
     ) -> list[bytes]:
         """Each topic as an element of the `topics` array of that version."""
-        reach = Reach.of(image, listener)
+        reach = ReachableBrokers.of(image, listener)
         if reach.alive != self._alive or (reach not in self._of_reach and len(self._of_reach) >= _MOST_REACHES):
             self._alive = reach.alive
             self._of_reach.clear()
@@ -71,7 +71,7 @@ class TopicCache:
 class _Encoder:
     """The encoded topics, for those who reach the same brokers."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: ReachableBrokers) -> None:
         self._reach = reach
         self._forms: dict[_Form, dict[str, tuple[Topic, bytes]]] = {}
         self._partitions: dict[tuple[int, int, PartitionState], bytes] = {}
@@ -80,13 +80,13 @@ class _Encoder:
         kept = self._forms.setdefault((version, operations), {})
         if len(kept) > 2 * len(image) + _SPARE:
             kept.clear()
-        found = []
+        encodings = []
         for topic in topics:
             entry = kept.get(topic.name)
             if entry is None or entry[0] is not topic:
                 entry = kept[topic.name] = (topic, self._encode(topic, version, operations))
-            found.append(entry[1])
-        return found
+            encodings.append(entry[1])
+        return encodings
 
     def _encode(self, topic: Topic, version: int, operations: int) -> bytes:
         flexible = _is_flexible(version)
@@ -112,19 +112,19 @@ class _Encoder:
 
     def _partition(self, version: int, index: int, state: PartitionState) -> bytes:
         key = (version, index, state)
-        found = self._partitions.get(key)
-        if found is None:
+        encoding = self._partitions.get(key)
+        if encoding is None:
             if len(self._partitions) >= _MOST_PARTITIONS:
                 self._partitions.clear()
             values = describe_partition(index, state, self._reach, version)
-            found = self._partitions[key] = bytes(
+            encoding = self._partitions[key] = bytes(
                 encode_entity(_entity_of(_topic_entity(version), "partitions"), values)
             )
-        return found
+        return encoding
 
 
 def describe_partition(
-    index: int, state: PartitionState, reach: Reach, version: int = _FIRST_WITH_LISTENER_ERRORS
+    index: int, state: PartitionState, reach: ReachableBrokers, version: int = _FIRST_WITH_LISTENER_ERRORS
 ) -> dict[str, Any]:
     """A partition; `version` is Metadata's."""
     led = state.leader in reach.reachable
@@ -141,7 +141,7 @@ def describe_partition(
     }
 
 
-def _unreachable(leader: int, reach: Reach, version: int) -> ErrorCode:
+def _unreachable(leader: int, reach: ReachableBrokers, version: int) -> ErrorCode:
     lacks_listener = leader in reach.alive and version >= _FIRST_WITH_LISTENER_ERRORS
     return ErrorCode.listener_not_found if lacks_listener else ErrorCode.leader_not_available
 

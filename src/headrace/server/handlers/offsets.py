@@ -32,10 +32,10 @@ from typing import Any, Final, NamedTuple
 
 from headrace.config import effective_topic
 from headrace.net.pacing import gather_limited, paced
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
-from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from .authorized import may_see, require
@@ -81,16 +81,16 @@ async def handle_list_offsets(ctx: Context, request: Any, info: RequestInfo) -> 
     topics = request.topics or ()
     repeated = await _repeated((topic.name, p.partition_index) for topic in topics for p in topic.partitions or ())
 
-    def answer(name: str, asked: Any) -> dict[str, Any]:
-        if (name, asked.partition_index) in repeated:
+    def answer(name: str, query: Any) -> dict[str, Any]:
+        if (name, query.partition_index) in repeated:
             raise CodedError(ErrorCode.invalid_request)
         require(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
-        partition = ctx.replicas.partition(name, asked.partition_index)
-        if request.replica_id == DEBUGGING_REPLICA and asked.timestamp == OffsetSpec.LATEST:
+        partition = ctx.replicas.partition(name, query.partition_index)
+        if request.replica_id == DEBUGGING_REPLICA and query.timestamp == OffsetSpec.LATEST:
             return _own_end(partition)._asdict()
         partition.check_leads()
-        partition.check_epoch(getattr(asked, "current_leader_epoch", UNKNOWN))
-        return _find(partition, asked.timestamp, committed_only, info.version)._asdict()
+        partition.check_epoch(getattr(query, "current_leader_epoch", UNKNOWN))
+        return _find(partition, query.timestamp, committed_only, info.version)._asdict()
 
     return {
         "throttle_time": 0,
@@ -166,18 +166,18 @@ async def handle_offset_for_leader_epoch(ctx: Context, request: Any, info: Reque
     }
 
 
-def _epoch_end(ctx: Context, info: RequestInfo, topic: str, asked: Any) -> dict[str, Any]:
+def _epoch_end(ctx: Context, info: RequestInfo, topic: str, query: Any) -> dict[str, Any]:
     code, epoch, end_offset = ErrorCode.none, UNKNOWN, UNKNOWN
     try:
         if not may_see(ctx, info, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
             require(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
-        partition = ctx.replicas.partition(topic, asked.partition)
+        partition = ctx.replicas.partition(topic, query.partition)
         partition.check_leads()
-        partition.check_epoch(asked.current_leader_epoch)
-        epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+        partition.check_epoch(query.current_leader_epoch)
+        epoch, end_offset = partition.log.end_offset_for_epoch(query.leader_epoch)
     except CodedError as error:
         code = error.code
-    return {"error_code": code, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
+    return {"error_code": code, "partition": query.partition, "leader_epoch": epoch, "end_offset": end_offset}
 
 
 async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
@@ -192,21 +192,21 @@ async def handle_delete_records(ctx: Context, request: Any, info: RequestInfo) -
     return {"throttle_time": 0, "topics": await gather_limited(delete_of, request.topics or ())}
 
 
-async def _delete(ctx: Context, info: RequestInfo, name: str, asked: Any, timeout: float) -> dict[str, Any]:
+async def _delete(ctx: Context, info: RequestInfo, name: str, deletion: Any, timeout: float) -> dict[str, Any]:
     code, low_watermark = ErrorCode.none, UNKNOWN
     try:
         require(ctx, info, AclOperation.DELETE, ResourceType.TOPIC, name)
         _check_deletable(ctx, name)
-        partition = ctx.replicas.partition(name, asked.partition_index)
+        partition = ctx.replicas.partition(name, deletion.partition_index)
         partition.check_leads()
         end = partition.high_watermark
-        offset = end if asked.offset == HIGH_WATERMARK else asked.offset
+        offset = end if deletion.offset == HIGH_WATERMARK else deletion.offset
         if not 0 <= offset <= end:
-            raise CodedError(ErrorCode.offset_out_of_range, f"offset {asked.offset} is not within 0 to {end}")
+            raise CodedError(ErrorCode.offset_out_of_range, f"offset {deletion.offset} is not within 0 to {end}")
         low_watermark = await ctx.replicas.delete_records(partition, offset, timeout)
     except CodedError as error:
         code = error.code
-    return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": code}
+    return {"partition_index": deletion.partition_index, "low_watermark": low_watermark, "error_code": code}
 
 
 def _check_deletable(ctx: Context, name: str) -> None:

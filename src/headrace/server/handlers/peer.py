@@ -17,7 +17,7 @@ import structlog
 from headrace.net.tasks import Tasks
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.levels import level_of
-from headrace.protocol.peer import InternalApi, Message, decode_message, encode_message, failure
+from headrace.protocol.peer import InternalApi, PeerMessage, decode_message, encode_message, failure
 from headrace.security.hello import NONCE_BYTES, Greeting, Role
 
 from ..clustered.peers import PeerIdentity, spoken_levels
@@ -28,7 +28,7 @@ _HEAD: Final = Struct(">ii")
 
 log = structlog.get_logger(__name__)
 
-PeerHandler = Callable[[Message, int], Awaitable[Message]]
+PeerHandler = Callable[[PeerMessage, int], Awaitable[PeerMessage]]
 """Carries out what a broker, named by its id, asks; raises `CodedError` when it cannot."""
 
 
@@ -70,7 +70,7 @@ class PeerGate:
             refusal = CodedError(ErrorCode.unsupported_version, f"this broker does not know {unknown}")
             return framed_message(correlation_id, failure(refusal))
         message = decode_message(body)
-        kept = Message(message.values, bytes(message.attachment))
+        kept = PeerMessage(message.values, bytes(message.attachment))
         slot = connection.open_slot()
         self._running.spawn(self._run(handler, kept, connection.peer_broker, slot, correlation_id))
         return None
@@ -80,7 +80,7 @@ class PeerGate:
         await self._running.close()
 
     async def _run(
-        self, handler: PeerHandler, message: Message, broker_id: int, slot: Slot, correlation_id: int
+        self, handler: PeerHandler, message: PeerMessage, broker_id: int, slot: Slot, correlation_id: int
     ) -> None:
         try:
             answer = await handler(message, broker_id)
@@ -92,7 +92,7 @@ class PeerGate:
         if not slot.connection.is_closed:
             slot.answer(framed_message(correlation_id, answer))
 
-    def _hello(self, connection: Connection, body: memoryview) -> Message:
+    def _hello(self, connection: Connection, body: memoryview) -> PeerMessage:
         if len(body) > LONGEST_HELLO:
             raise ProtocolViolation(f"a greeting of {len(body)} bytes")
         if self._only_listener not in (None, connection.listener_name):
@@ -110,7 +110,7 @@ class PeerGate:
             connection.drain()
             return failure(error)
 
-    def _open(self, connection: Connection, values: Mapping[str, Any]) -> Message:
+    def _open(self, connection: Connection, values: Mapping[str, Any]) -> PeerMessage:
         me = self._me
         if values.get("cluster") != me.cluster_id or values.get("to") != me.broker_id:
             raise _refused(f"this is broker {me.broker_id} of cluster {me.cluster_id}")
@@ -134,9 +134,9 @@ class PeerGate:
         self._greetings[connection] = greeting
         proof = greeting.proof(me.secret, Role.ANSWERER)
         answer = {"epoch": greeting.answerer_epoch, "nonce": greeting.answerer_nonce, "proof": proof}
-        return Message({**answer, "levels": me.levels})
+        return PeerMessage({**answer, "levels": me.levels})
 
-    def _prove(self, connection: Connection, greeting: Greeting, values: Mapping[str, Any]) -> Message:
+    def _prove(self, connection: Connection, greeting: Greeting, values: Mapping[str, Any]) -> PeerMessage:
         if not greeting.is_proved(self._me.secret, Role.ASKER, str(values.get("proof"))):
             raise _refused("it does not know the cluster's secret")
         principal = broker_principal(greeting.asker)
@@ -144,14 +144,14 @@ class PeerGate:
             connection.authenticator.admit(connection, principal)
         connection.principal = principal
         connection.peer_broker = greeting.asker
-        return Message({})
+        return PeerMessage({})
 
 
 def _refused(message: str) -> CodedError:
     return CodedError(ErrorCode.cluster_authorization_failed, message)
 
 
-def framed_message(correlation_id: int, message: Message) -> Parts:
+def framed_message(correlation_id: int, message: PeerMessage) -> Parts:
     """A whole answer of one of the APIs from 20000 on."""
     body = encode_message(message)
     size = sum(map(len, body))

@@ -30,16 +30,16 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from headrace.cluster.log_settings import IntakeSettings
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import TRANSACTIONAL_BIT, BatchHeader, check_batch
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation, RecordsRefused
 from headrace.protocol.produce import (
-    FIRST_FLEXIBLE,
     FIRST_WITH_IDS,
     PartitionAnswer,
     ProduceRequest,
     TopicRecords,
-    one_answer,
+    one_response,
     parse_request,
     well,
     write_response,
@@ -50,7 +50,6 @@ from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Committed
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.storage_quota import check_room, take_room
-from headrace.security.acl import AclOperation, ResourceType
 from headrace.security.authorizer import Authorizer
 from headrace.storage.log import Appended, Origin
 
@@ -69,8 +68,6 @@ from .produce_transactions import (
 )
 
 _LENGTH: Final = Struct(">i")
-_HEAD: Final = Struct(">ii")
-_FLEXIBLE_HEAD: Final = Struct(">iib")
 MANY: Final = 1_000
 """Partitions of a request that is better served in turns: some 20 ms."""
 _STEP: Final = 200
@@ -174,18 +171,21 @@ class ProduceHandler:
         """The requests that wait for the transaction coordinator, or for a thread."""
 
     def __call__(self, request: Request) -> Parts | None:
-        version = request.version
-        produce = parse_request(request.frame, request.body, version)
+        produce = parse_request(request.frame, request.body, request.version)
         if produce.transactional_id is not None:
             if self._refuses_id(request, produce):
                 return self._refuse_id(request, produce)
-            found = beginnings(self._replicas, produce, version, lambda name: self._may_write(request.connection, name))
+            found = self._beginnings(request, produce)
             if found and self._replicas.verifier is not None:
                 self._verify(request, produce, found)
                 return None
         topics = produce.topics
         if produce.acks and len(topics) == 1 and len(topics[0].partitions) == 1:
             return self._serve_one(request, topics[0], produce)
+        return self._serve_many(request, produce)
+
+    def _serve_many(self, request: Request, produce: ProduceRequest) -> Parts | None:
+        topics = produce.topics
         if len(topics) > MANY or sum(len(topic.partitions) for topic in topics) > MANY:
             self._run_alone(request, lambda slot: self._append_in_turns(request, produce, slot))
             return None
@@ -201,6 +201,12 @@ class ProduceHandler:
         if pending.has_failed:
             raise ProtocolViolation(f"a record without acks could not be written: {pending.first_failure}")
         return []
+
+    def _beginnings(self, request: Request, produce: ProduceRequest) -> list[Beginning]:
+        """Where the coordinator has to say that the transaction goes on."""
+        return beginnings(
+            self._replicas, produce, request.version, lambda name: self._may_write(request.connection, name)
+        )
 
     def _may_write(self, connection: Connection, topic: str) -> bool:
         writes = self._writes
@@ -260,13 +266,13 @@ class ProduceHandler:
         await self._append_rest(request, produce, pending, slow, slot)
 
     async def _append_verified(
-        self, request: Request, produce: ProduceRequest, found: list[Beginning], slot: Slot
+        self, request: Request, produce: ProduceRequest, starts: list[Beginning], slot: Slot
     ) -> None:
         assert produce.transactional_id is not None
         assert self._replicas.verifier is not None
         pending, slow = Pending(request, self.errors), list[Slow]()
         try:
-            verified = await ask(self._replicas.verifier, produce.transactional_id, found, request.version)
+            verified = await ask(self._replicas.verifier, produce.transactional_id, starts, request.version)
             for topic in produce.topics:
                 pending.add(topic, self._append_topic(topic, produce, request, pending, slow, verified))
         except Exception:
@@ -322,8 +328,8 @@ class ProduceHandler:
         self._expect(partition, appended, produce, pending, slow.answers, slow.at)
 
     def _serve_one(self, request: Request, topic: TopicRecords, produce: ProduceRequest) -> Parts | None:
-        version, correlation_id = request.version, request.correlation_id
-        acks, timeout_ms = produce.acks, produce.timeout_ms
+        """What most requests are. No function is made in it: each name that one would share costs as much as a call."""
+        version, correlation_id, acks = request.version, request.correlation_id, produce.acks
         index, records = topic.partitions[0]
         refusals = request.connection.refusals
         try:
@@ -335,24 +341,36 @@ class ProduceHandler:
             note_refusal(refusals, topic, index, records, error.code)
             return [response(version, correlation_id, [(topic, [self._failed(index, error)])])]
         except SlowBatch:
-            pending, answers = Pending(request, self.errors), list[PartitionAnswer]()
-            pending.add(topic, answers)
-            slow = [_put_off(topic, index, records, answers)]
-            self._run_alone(request, lambda slot: self._append_rest(request, produce, pending, slow, slot))
+            self._serve_slow(request, topic, produce)
             return None
         end = appended.last_offset + 1
         if partition.is_acknowledged(end, acks):
             return [one_response(version, correlation_id, topic, answer)]
+        committed = self._answer_once_committed(request, topic, answer)
+        partition.wait(end, acks, committed, self._deadline(partition, produce.timeout_ms))
+        return None
+
+    def _serve_slow(self, request: Request, topic: TopicRecords, produce: ProduceRequest) -> None:
+        """Leave the one batch of a request to a thread."""
+        index, records = topic.partitions[0]
+        pending, answers = Pending(request, self.errors), list[PartitionAnswer]()
+        pending.add(topic, answers)
+        slow = [_put_off(topic, index, records, answers)]
+        self._run_alone(request, lambda slot: self._append_rest(request, produce, pending, slow, slot))
+
+    def _answer_once_committed(self, request: Request, topic: TopicRecords, answer: PartitionAnswer) -> Committed:
+        """Keep a place for the answer; the result is what to call when the batch's fate is known."""
+        version, correlation_id = request.version, request.correlation_id
         slot = request.connection.open_slot()
 
         def committed(error: CodedError | None) -> None:
             if error is None:
                 slot.answer([one_response(version, correlation_id, topic, answer)])
             else:
-                slot.answer([response(version, correlation_id, [(topic, [self._failed(index, error)])])])
+                failed_answer = self._failed(answer.partition, error)
+                slot.answer([response(version, correlation_id, [(topic, [failed_answer])])])
 
-        partition.wait(end, acks, committed, self._deadline(partition, timeout_ms))
-        return None
+        return committed
 
     def _append_topic(
         self,
@@ -421,11 +439,8 @@ class ProduceHandler:
         partition = self._replicas.partition(name, index)
         if partition.is_internal:
             raise CodedError(ErrorCode.invalid_topic_exception, f"only the broker itself writes to {name}")
-        if acks == -1 and partition.is_short_of_replicas and partition.is_leader:
-            raise CodedError(
-                ErrorCode.not_enough_replicas,
-                f"{len(partition.state.isr)} replica(s) in sync, min.insync.replicas is {partition.least_isr}",
-            )
+        if acks == -1:
+            partition.check_isr()
         return partition
 
     def _deadline(self, partition: Partition, timeout_ms: int) -> float:
@@ -464,7 +479,7 @@ class ProduceHandler:
                 is_admitted=is_admitted,
             )
         else:
-            appended = partition.append(records, header, _CLIENT, now_ms, version, is_admitted=is_admitted)
+            appended = partition.append(records, header, _CLIENT, now_ms, version, is_admitted)
         if rooms:
             take_room(rooms, len(records))
         append_time = now_ms if partition.rules.append_time else -1
@@ -526,11 +541,3 @@ def response(version: int, correlation_id: int, topics: list[Answered]) -> bytea
     write_response(out, version, topics)
     _LENGTH.pack_into(out, 0, len(out) - 4)
     return out
-
-
-def one_response(version: int, correlation_id: int, topic: TopicRecords, answer: PartitionAnswer) -> bytes:
-    """The whole frame of what most requests get."""
-    body = one_answer(version, topic, answer)
-    if version >= FIRST_FLEXIBLE:
-        return _FLEXIBLE_HEAD.pack(5 + len(body), correlation_id, 0) + body
-    return _HEAD.pack(4 + len(body), correlation_id) + body

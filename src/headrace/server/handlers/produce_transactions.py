@@ -45,7 +45,7 @@ class Beginning(NamedTuple):
 
 
 class Verified:
-    """What the coordinator said of the partitions of a request."""
+    """The transaction coordinator's verdict on the partitions of a produce request."""
 
     __slots__ = ("_codes", "_verifications")
 
@@ -111,23 +111,23 @@ def _of_topic(
 
 
 async def ask(
-    verifier: TransactionVerifier, transactional_id: str, found: Sequence[Beginning], version: int
+    verifier: TransactionVerifier, transactional_id: str, starts: Sequence[Beginning], version: int
 ) -> Verified:
     """Ask the coordinator about all of them; one question where they are of one producer, as they should be."""
     by_producer: dict[tuple[int, int], list[TopicPartition]] = {}
     verifications: dict[TopicPartition, Verification] = {}
-    for partition, header, verification in found:
+    for partition, header, verification in starts:
         key = TopicPartition(partition.topic, partition.index)
         by_producer.setdefault((header.producer_id, header.producer_epoch), []).append(key)
         verifications[key] = verification
     codes: dict[TopicPartition, ErrorCode] = {}
-    ids = {partition.topic: UUID(bytes=partition.topic_id) for partition, _, _ in found}
+    ids = {partition.topic: UUID(bytes=partition.topic_id) for partition, _, _ in starts}
     add = version >= FIRST_ADDING
     for (producer_id, epoch), partitions in by_producer.items():
         answered = await verifier.verify(transactional_id, producer_id, epoch, partitions, ids, add=add)
         for key in partitions:
-            codes[key] = told(answered.get(key, ErrorCode.invalid_txn_state), version)
-    for partition, header, _ in found:
+            codes[key] = code_for_version(answered.get(key, ErrorCode.invalid_txn_state), version)
+    for partition, header, _ in starts:
         code = codes[TopicPartition(partition.topic, partition.index)]
         if code in _PASSING:
             partition.verifications.postpone(header.producer_id)
@@ -136,7 +136,7 @@ async def ask(
     return Verified(verifications, codes)
 
 
-def told(code: ErrorCode, version: int) -> ErrorCode:
+def code_for_version(code: ErrorCode, version: int) -> ErrorCode:
     """What a producer is told where the coordinator answered that: one that its version knows, and does the right thing
     with. NOT_ENOUGH_REPLICAS makes any of them try again."""
     if code in _TRY_AGAIN or (code is ErrorCode.concurrent_transactions and version < FIRST_ADDING):

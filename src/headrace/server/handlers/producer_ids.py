@@ -14,14 +14,14 @@ new one is told CONCURRENT_TRANSACTIONS, and asks again.
 from datetime import timedelta
 from typing import Any, Final
 
-from headrace.coordinator.transactions.decisions import NOBODY, Producer
+from headrace.coordinator.transactions.decisions import NOBODY, ProducerIdAndEpoch
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from .authorized import may, may_any, may_see
-from .transactions import told
+from .transactions import code_for_version
 
 NONE: Final = -1
 _FIRST_WITH_FENCED: Final = 4
@@ -37,14 +37,14 @@ async def handle_init_producer_id(ctx: Context, request: Any, info: RequestInfo)
     if (old_id == NONE) != (old_epoch == NONE):
         return _answer(ErrorCode.invalid_request)
     if request.transactional_id is None:
-        return _answer(ErrorCode.none, Producer(await ctx.controller.allocate_producer_id(), 0))
-    expected = None if old_id == NONE else Producer(old_id, old_epoch)
+        return _answer(ErrorCode.none, ProducerIdAndEpoch(await ctx.controller.allocate_producer_id(), 0))
+    expected = None if old_id == NONE else ProducerIdAndEpoch(old_id, old_epoch)
     timeout_ms = request.transaction_timeout // _MS
     try:
         outcome = await ctx.transactions.init_producer(request.transactional_id, timeout_ms, expected)
     except CodedError as error:
         return _answer(error.code)
-    code = told(outcome.code, info.version, _FIRST_WITH_FENCED)
+    code = code_for_version(outcome.code, info.version, _FIRST_WITH_FENCED)
     return _answer(code, outcome.producer)
 
 
@@ -61,7 +61,7 @@ def _refusal(ctx: Context, transactional_id: str | None, info: RequestInfo) -> E
     return ErrorCode.cluster_authorization_failed
 
 
-def _answer(code: ErrorCode, producer: Producer = NOBODY) -> dict[str, Any]:
+def _answer(code: ErrorCode, producer: ProducerIdAndEpoch = NOBODY) -> dict[str, Any]:
     return {"throttle_time": 0, "error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 

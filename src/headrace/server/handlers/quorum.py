@@ -16,9 +16,9 @@ from typing import Any, Final
 from headrace.cluster.image import NO_LEADER, BrokerNode, Endpoint
 from headrace.cluster.metadata_writer import Quorum, QuorumReplica
 from headrace.config.listeners import PLAINTEXT
+from headrace.protocol.acl import AclOperation
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.security.acl import AclOperation
 
 from ..context import Context, RequestInfo
 from .authorized import require_cluster

@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from headrace.cluster.entries import EntryKind
 from headrace.net.pacing import paced
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.security.quotas.entities import (
     Component,
     Entity,
-    Operation,
+    QuotaChange,
     altered,
     check_entity,
     check_filter,
@@ -44,7 +44,7 @@ Parts = tuple[tuple[str, str | None], ...]
 async def handle_describe_client_quotas(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     require_cluster(ctx, info, AclOperation.DESCRIBE_CONFIGS)
     try:
-        wanted = check_filter(
+        entity_filter = check_filter(
             (Component(part.entity_type, part.match_type, part.match) for part in request.components or ()),
             strict=request.strict,
         )
@@ -53,25 +53,25 @@ async def handle_describe_client_quotas(ctx: Context, request: Any, info: Reques
     entries = []
     async for name, values in paced(list(ctx.image.entries[EntryKind.QUOTA].items())):
         entity = entity_of(name)
-        if wanted.matches(entity):
+        if entity_filter.matches(entity):
             quotas = [{"key": key, "value": value} for key, value in quotas_of(values).items()]
             entries.append({"entity": _named(entity), "values": quotas})
     return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": "", "entries": entries}
 
 
 async def handle_alter_client_quotas(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    asked = [
+    alterations = [
         (tuple((part.entity_type, part.entity_name) for part in entry.entity or ()), entry.ops or ())
         async for entry in paced(request.entries or ())
     ]
     if not may(ctx, info, AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
         refusal = refused(info, AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER)
-        return {"throttle_time": 0, "entries": [_result(parts, refusal) for parts, _ in asked]}
-    counts = Counter(frozenset(parts) for parts, _ in asked)
+        return {"throttle_time": 0, "entries": [_result(parts, refusal) for parts, _ in alterations]}
+    counts = Counter(frozenset(parts) for parts, _ in alterations)
     results: dict[Parts, CodedError | None] = {}
     decided = {}
-    async for parts, ops in paced(asked):
-        operations = [Operation(op.key, None if op.remove else op.value) for op in ops]
+    async for parts, ops in paced(alterations):
+        operations = [QuotaChange(op.key, None if op.remove else op.value) for op in ops]
         try:
             entity = check_entity(parts)
             if counts[frozenset(parts)] > 1:

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from headrace.cluster.image import PartitionState, Topic
 from headrace.net.pacing import gather_limited, paced
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from .authorized import may, refused, require_cluster
@@ -29,17 +29,17 @@ DESIGNATED: Final = 64
 
 async def handle_elect_leaders(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     kind = getattr(request, "election_type", 0)
-    asked = request.topic_partitions
+    topics = request.topic_partitions
     if not _may_alter(ctx, info):
-        return await _none_elected(asked or (), refused(info, AclOperation.ALTER, ResourceType.CLUSTER))
-    if asked is None:
+        return await _none_elected(topics or (), refused(info, AclOperation.ALTER, ResourceType.CLUSTER))
+    if topics is None:
         pairs = [(topic.name, index) for topic in ctx.image.topics() for index in range(len(topic.partitions))]
     else:
-        pairs = [(topic.topic, index) async for topic in paced(asked) for index in topic.partitions or ()]
+        pairs = [(topic.topic, index) async for topic in paced(topics) for index in topic.partitions or ()]
     outcomes = await _outcomes(ctx, pairs, kind)
     by_topic: dict[str, list[dict[str, Any]]] = {}
     async for (name, index), error in paced(zip(pairs, outcomes, strict=True)):
-        if asked is None and error is not None and error.code is ErrorCode.election_not_needed:
+        if topics is None and error is not None and error.code is ErrorCode.election_not_needed:
             continue
         by_topic.setdefault(name, []).append({"partition_id": index, **_result(error)})
     results = [{"topic": name, "partition_result": found} for name, found in by_topic.items()]
@@ -50,13 +50,13 @@ def _may_alter(ctx: Context, info: RequestInfo) -> bool:
     return may(ctx, info, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-async def _none_elected(asked: Iterable[Any], error: CodedError) -> dict[str, Any]:
+async def _none_elected(topics: Iterable[Any], error: CodedError) -> dict[str, Any]:
     results = [
         {
             "topic": topic.topic,
             "partition_result": [{"partition_id": index, **_result(error)} for index in topic.partitions or ()],
         }
-        async for topic in paced(asked)
+        async for topic in paced(topics)
     ]
     return {"throttle_time": 0, "error_code": error.code, "replica_election_results": results}
 
@@ -101,14 +101,14 @@ async def handle_alter_reassignments(ctx: Context, request: Any, info: RequestIn
     }
 
 
-async def _reassign(ctx: Context, name: str, asked: Any, may_resize: bool) -> CodedError | None:
-    target = None if asked.replicas is None else tuple(asked.replicas)
+async def _reassign(ctx: Context, name: str, reassignment: Any, may_resize: bool) -> CodedError | None:
+    target = None if reassignment.replicas is None else tuple(reassignment.replicas)
     try:
         if target == ():
             raise CodedError(ErrorCode.invalid_replica_assignment, "Empty replica list specified in reassignment.")
         if target is not None and not may_resize:
-            _refuse_another_size(ctx.image.topic(name), asked.partition_index, len(target))
-        await ctx.controller.reassign(name, asked.partition_index, target)
+            _refuse_another_size(ctx.image.topic(name), reassignment.partition_index, len(target))
+        await ctx.controller.reassign(name, reassignment.partition_index, target)
     except CodedError as error:
         return error
     return None
@@ -133,22 +133,22 @@ def _result(error: CodedError | None) -> dict[str, Any]:
 
 async def handle_list_reassignments(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     require_cluster(ctx, info, AclOperation.DESCRIBE)
-    asked = None
+    indexes_of = None
     if request.topics is not None:
-        asked = {topic.name: set(topic.partition_indexes or ()) async for topic in paced(request.topics)}
+        indexes_of = {topic.name: set(topic.partition_indexes or ()) async for topic in paced(request.topics)}
     topics = []
     async for topic in paced(list(ctx.image.topics())):
-        if asked is not None and topic.name not in asked:
+        if indexes_of is not None and topic.name not in indexes_of:
             continue
-        wanted = range(len(topic.partitions)) if asked is None else sorted(asked[topic.name])
+        wanted = range(len(topic.partitions)) if indexes_of is None else sorted(indexes_of[topic.name])
         moving = list(_moving(topic.partitions, wanted))
         if moving:
             topics.append({"name": topic.name, "partitions": moving})
     return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "topics": topics}
 
 
-def _moving(states: tuple[PartitionState, ...], wanted: Iterable[int]) -> Iterable[dict[str, Any]]:
-    for index in wanted:
+def _moving(states: tuple[PartitionState, ...], indexes: Iterable[int]) -> Iterable[dict[str, Any]]:
+    for index in indexes:
         if 0 <= index < len(states) and (states[index].adding or states[index].removing):
             state = states[index]
             yield {

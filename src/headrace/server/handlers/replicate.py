@@ -13,7 +13,7 @@ from headrace.protocol.fetch import MOST_COPIED, SMALL_READ, Part
 from headrace.protocol.replicate import Asked, decode_positions, encode_progress, encode_refusal
 from headrace.replication.follower_session import FollowerSession
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.replication.throttle import Throttle
+from headrace.replication.throttle import ReplicationThrottle
 from headrace.storage.disk import StorageError
 
 from ..connection import Connection, Parts, Slot
@@ -37,18 +37,18 @@ class _Link:
         self._max_bytes = 0
         self._is_woken = False
 
-    def take(self, asked: Asked, correlation_id: int) -> Parts | None:
+    def take(self, request: Asked, correlation_id: int) -> Parts | None:
         """Answer now, or later through a slot."""
         self.finish()
         self.next_number += 1
-        self.session.take(asked.positions, asked.broker_epoch)
-        self._max_bytes = asked.max_bytes
-        if self.session.is_ready or asked.max_wait_ms <= 0:
+        self.session.take(request.positions, request.broker_epoch)
+        self._max_bytes = request.max_bytes
+        if self.session.is_ready or request.max_wait_ms <= 0:
             return self._answer(correlation_id)
         self._correlation_id = correlation_id
         self._slot = self.connection.open_slot()
         self._slot.abandoned = self.close
-        self._timer = self._loop.call_later(min(asked.max_wait_ms / 1000, LONGEST_WAIT_SECONDS), self.finish)
+        self._timer = self._loop.call_later(min(request.max_wait_ms / 1000, LONGEST_WAIT_SECONDS), self.finish)
         self.session.wake = self._wake
         return None
 
@@ -99,7 +99,9 @@ class _Link:
 class ReplicateHandler:
     """Serves followers."""
 
-    def __init__(self, loop: AbstractEventLoop, replicas: ReplicaManager, throttle: Throttle | None = None) -> None:
+    def __init__(
+        self, loop: AbstractEventLoop, replicas: ReplicaManager, throttle: ReplicationThrottle | None = None
+    ) -> None:
         self._loop = loop
         self._replicas = replicas
         self._throttle = throttle
@@ -110,31 +112,31 @@ class ReplicateHandler:
     def __call__(self, connection: Connection, correlation_id: int, body: memoryview) -> Parts | None:
         broker = connection.peer_broker
         assert broker is not None
-        asked = decode_positions(body)
+        request = decode_positions(body)
         link = self._links.get(broker)
-        if asked.number == 0 and not self._is_closed:
+        if request.number == 0 and not self._is_closed:
             if link is not None:
                 link.close()
             session = FollowerSession(broker, self._replicas, self._replicas.clock.monotonic, self._throttle)
-            link = self._links[broker] = _Link(asked.session, session, connection, self._loop)
-        elif not _continues(link, asked, connection):
+            link = self._links[broker] = _Link(request.session, session, connection, self._loop)
+        elif not _continues(link, request, connection):
             refusal = encode_refusal(ErrorCode.fetch_session_id_not_found.value)
             return [_HEAD.pack(4 + len(refusal), correlation_id) + refusal]
         assert link is not None
-        return link.take(asked, correlation_id)
+        return link.take(request, correlation_id)
 
     def close(self) -> None:
-        """Answer everyone who waits, and let nobody wait any more: the broker stops."""
+        """Answer waiting followers and stop: the broker shuts down."""
         self._is_closed = True
         for link in self._links.values():
             link.close()
         self._links.clear()
 
 
-def _continues(link: _Link | None, asked: Asked, connection: Connection) -> bool:
+def _continues(link: _Link | None, request: Asked, connection: Connection) -> bool:
     return (
         link is not None
         and link.connection is connection
-        and link.id == asked.session
-        and link.next_number == asked.number
+        and link.id == request.session
+        and link.next_number == request.number
     )

@@ -22,10 +22,10 @@ from headrace.cluster.entries import EntryKind, EntryValues
 from headrace.cluster.image import ClusterImage
 from headrace.config import shown
 from headrace.net.pacing import paced
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.scram import LEAST_ITERATIONS, MOST_STORED_ITERATIONS, ScramMechanism
-from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.security.sasl.credentials import ScramCredential
 
 from ..context import Context, RequestInfo
@@ -77,20 +77,20 @@ async def handle_alter_user_scram_credentials(ctx: Context, request: Any, info: 
         users = dict.fromkeys(item.name for item in items)
         return {"throttle_time": 0, "results": [_result(user, refusal) for user in users]}
     errors: dict[str, CodedError | None] = {}
-    wanted: dict[str, list[_Alteration]] = {}
-    asked: set[tuple[str, int]] = set()
+    alterations: dict[str, list[_Alteration]] = {}
+    seen: set[tuple[str, int]] = set()
     async for item in paced(items):
         errors.setdefault(item.name, None)
         try:
-            if (item.name, item.mechanism) in asked:
+            if (item.name, item.mechanism) in seen:
                 raise CodedError(
                     ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request"
                 )
-            asked.add((item.name, item.mechanism))
-            wanted.setdefault(item.name, []).append(_alteration(item))
+            seen.add((item.name, item.mechanism))
+            alterations.setdefault(item.name, []).append(_alteration(item))
         except CodedError as error:
             errors[item.name] = errors[item.name] or error
-    sound = {user: some for user, some in wanted.items() if errors[user] is None}
+    sound = {user: some for user, some in alterations.items() if errors[user] is None}
     is_first = info.peer_broker is not None
     changes = {user: _decide(ctx.image, some, errors, sound if is_first else None) for user, some in sound.items()}
     if changes:

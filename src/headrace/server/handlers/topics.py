@@ -25,9 +25,9 @@ from headrace.cluster.image import Topic
 from headrace.cluster.metadata_writer import TopicSpec
 from headrace.config import shown
 from headrace.net.pacing import gather_limited, paced
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from .authorized import may, may_see, refused, require
@@ -88,13 +88,13 @@ async def handle_create_topics(ctx: Context, request: Any, info: RequestInfo) ->
 
 
 async def _create(
-    ctx: Context, info: RequestInfo, wanted: Any, mutations: _Mutations, validate_only: bool
+    ctx: Context, info: RequestInfo, creation: Any, mutations: _Mutations, validate_only: bool
 ) -> dict[str, Any]:
     taken = 0.0
     try:
-        if not may_create(ctx, info, wanted.name):
-            raise refused(info, AclOperation.CREATE, ResourceType.TOPIC, wanted.name)
-        spec = _spec(wanted)
+        if not may_create(ctx, info, creation.name):
+            raise refused(info, AclOperation.CREATE, ResourceType.TOPIC, creation.name)
+        spec = _spec(creation)
         if ctx.image.topic(spec.name) is None:
             needed = len(spec.assignments) or spec.partitions
             needed = needed if needed > 0 else int(ctx.config["num.partitions"])
@@ -102,7 +102,7 @@ async def _create(
         topic = await ctx.controller.create_topic(spec, validate_only=validate_only)
     except CodedError as error:
         mutations.give_back(taken)
-        return _not_created(wanted.name, error)
+        return _not_created(creation.name, error)
     if not may_see(ctx, info, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
         return _created_unseen(topic, validate_only)
     return {
@@ -117,7 +117,7 @@ async def _create(
 
 
 def may_create(ctx: Context, info: RequestInfo, name: str) -> bool:
-    """Whether whoever asks may make a topic of that name."""
+    """Whether the client may create a topic of that name."""
     return may_see(ctx, info, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME) or may(
         ctx, info, AclOperation.CREATE, ResourceType.TOPIC, name
     )
@@ -137,9 +137,9 @@ def _created_unseen(topic: Topic, validate_only: bool) -> dict[str, Any]:
     }
 
 
-def _spec(wanted: Any) -> TopicSpec:
-    assignments = wanted.assignments or ()
-    configs = wanted.configs or ()
+def _spec(creation: Any) -> TopicSpec:
+    assignments = creation.assignments or ()
+    configs = creation.configs or ()
     if len({assignment.partition_index for assignment in assignments}) != len(assignments):
         raise CodedError(ErrorCode.invalid_replica_assignment, "a partition is assigned more than once")
     for config in configs:
@@ -149,9 +149,9 @@ def _spec(wanted: Any) -> TopicSpec:
                 f"Null value not supported for topic configs: {shown(config.name)}; leave it out",
             )
     return TopicSpec(
-        name=wanted.name,
-        partitions=wanted.num_partitions,
-        replication_factor=wanted.replication_factor,
+        name=creation.name,
+        partitions=creation.num_partitions,
+        replication_factor=creation.replication_factor,
         assignments={assignment.partition_index: assignment.broker_ids or () for assignment in assignments},
         configs={config.name: config.value for config in configs},
     )
@@ -171,13 +171,13 @@ def _not_created(name: str, error: CodedError) -> dict[str, Any]:
 
 async def handle_delete_topics(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     if info.version >= _FIRST_WITH_TOPIC_IDS:
-        wanted = [(topic.name, topic.topic_id) for topic in request.topics or ()]
+        topics = [(topic.name, topic.topic_id) for topic in request.topics or ()]
     else:
-        wanted = [(name, None) for name in request.topic_names or ()]
-    repeated = await _repeated(wanted)
+        topics = [(name, None) for name in request.topic_names or ()]
+    repeated = await _repeated(topics)
     answers = []
     mutations = _Mutations(ctx, info)
-    async for name, topic_id in paced(dict.fromkeys(wanted)):
+    async for name, topic_id in paced(dict.fromkeys(topics)):
         try:
             if (name, topic_id) in repeated:
                 raise _duplicate()
@@ -256,21 +256,21 @@ async def handle_create_partitions(ctx: Context, request: Any, info: RequestInfo
 
 
 async def _grow(
-    ctx: Context, info: RequestInfo, wanted: Any, mutations: _Mutations, validate_only: bool
+    ctx: Context, info: RequestInfo, growth: Any, mutations: _Mutations, validate_only: bool
 ) -> dict[str, Any]:
-    given = wanted.assignments
+    given = growth.assignments
     assignments = None if given is None else [assignment.broker_ids or () for assignment in given]
-    known = ctx.image.topic(wanted.name)
-    more, taken = 0 if known is None else wanted.count - len(known.partitions), 0.0
+    known = ctx.image.topic(growth.name)
+    more, taken = 0 if known is None else growth.count - len(known.partitions), 0.0
     try:
-        require(ctx, info, AclOperation.ALTER, ResourceType.TOPIC, wanted.name)
+        require(ctx, info, AclOperation.ALTER, ResourceType.TOPIC, growth.name)
         if more > 0:
             taken = mutations.take(more)
-        await ctx.controller.create_partitions(wanted.name, wanted.count, assignments, validate_only=validate_only)
+        await ctx.controller.create_partitions(growth.name, growth.count, assignments, validate_only=validate_only)
     except CodedError as error:
         mutations.give_back(taken)
-        return _grown(wanted.name, error)
-    return _grown(wanted.name, None)
+        return _grown(growth.name, error)
+    return _grown(growth.name, None)
 
 
 def _grown(name: str, error: CodedError | None) -> dict[str, Any]:

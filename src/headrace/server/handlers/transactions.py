@@ -19,13 +19,13 @@ from typing import Any, Final
 from headrace.cluster.topics import INTERNAL
 from headrace.coordinator.groups.offsets.records import OFFSETS_TOPIC
 from headrace.coordinator.runtime.partitions import partition_of
-from headrace.coordinator.transactions.decisions import Producer
+from headrace.coordinator.transactions.decisions import ProducerIdAndEpoch
 from headrace.coordinator.transactions.service import NEWER, OLDER, LateRequest
 from headrace.net.pacing import paced
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.topic_partition import TopicPartition
-from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from .authorized import is_free, may, require
@@ -36,7 +36,7 @@ _FIRST_WITH_EPOCHS: Final = 5
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
-def told(code: ErrorCode, version: int, first_with_fenced: int = _FIRST_WITH_FENCED) -> ErrorCode:
+def code_for_version(code: ErrorCode, version: int, first_with_fenced: int = _FIRST_WITH_FENCED) -> ErrorCode:
     """The code in the words of a version."""
     if code is ErrorCode.producer_fenced and version < first_with_fenced:
         return ErrorCode.invalid_producer_epoch
@@ -46,11 +46,11 @@ def told(code: ErrorCode, version: int, first_with_fenced: int = _FIRST_WITH_FEN
 async def handle_add_partitions(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
     topics = request.v3_and_below_topics or ()
     partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions or ()]
-    producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     transactional_id = request.v3_and_below_transactional_id
     refused = await _refused(ctx, transactional_id, partitions, info)
     found = refused or await _add(ctx, transactional_id, producer, partitions, info)
-    codes = {where: told(found[where], info.version) for where in partitions}
+    codes = {where: code_for_version(found[where], info.version) for where in partitions}
     return {"throttle_time": 0, "results_by_topic_v3_and_below": _by_topic(codes)}
 
 
@@ -82,7 +82,7 @@ def _not_added(ctx: Context, where: TopicPartition, *, is_allowed: bool) -> Erro
 async def _add(
     ctx: Context,
     transactional_id: str,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     partitions: Sequence[TopicPartition],
     info: RequestInfo,
 ) -> Codes:
@@ -104,7 +104,7 @@ def _by_topic(codes: Codes) -> list[dict[str, Any]]:
 
 
 async def handle_add_offsets(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    producer = Producer(request.producer_id, request.producer_epoch)
+    producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     require(ctx, info, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
     require(ctx, info, AclOperation.READ, ResourceType.GROUP, request.group_id)
     topic = ctx.image.topic(OFFSETS_TOPIC)
@@ -115,7 +115,7 @@ async def handle_add_offsets(ctx: Context, request: Any, info: RequestInfo) -> d
         raise CodedError(ErrorCode.coordinator_not_available)
     where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
     codes = await _add(ctx, request.transactional_id, producer, [where], info)
-    return {"throttle_time": 0, "error_code": told(codes[where], info.version)}
+    return {"throttle_time": 0, "error_code": code_for_version(codes[where], info.version)}
 
 
 async def handle_end(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
@@ -123,7 +123,7 @@ async def handle_end(ctx: Context, request: Any, info: RequestInfo) -> dict[str,
         require(ctx, info, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         outcome = await ctx.transactions.end(
             request.transactional_id,
-            Producer(request.producer_id, request.producer_epoch),
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             committed=request.committed,
             version=NEWER if info.version >= _FIRST_WITH_EPOCHS else OLDER,
             connection=info.connection,
@@ -134,7 +134,7 @@ async def handle_end(ctx: Context, request: Any, info: RequestInfo) -> dict[str,
         return {"throttle_time": 0, "error_code": error.code, "producer_id": -1, "producer_epoch": -1}
     return {
         "throttle_time": 0,
-        "error_code": told(outcome.code, info.version),
+        "error_code": code_for_version(outcome.code, info.version),
         "producer_id": outcome.producer.id,
         "producer_epoch": outcome.producer.epoch,
     }

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from headrace.coordinator.transactions.service import ANY_DURATION, STATES
 from headrace.net.pacing import paced
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from .authorized import may_see, require
@@ -31,7 +31,7 @@ async def handle_describe(ctx: Context, request: Any, info: RequestInfo) -> dict
 async def _described(ctx: Context, info: RequestInfo, transactional_id: str) -> dict[str, Any]:
     try:
         require(ctx, info, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-        found = await ctx.transactions.describe(transactional_id)
+        transaction = await ctx.transactions.describe(transactional_id)
     except CodedError as error:
         return {
             "error_code": error.code,
@@ -44,25 +44,25 @@ async def _described(ctx: Context, info: RequestInfo, transactional_id: str) -> 
             "topics": (),
         }
     topics: dict[str, list[int]] = defaultdict(list)
-    for topic, index in sorted(found.partitions):
+    for topic, index in sorted(transaction.partitions):
         if may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
             topics[topic].append(index)
     return {
         "error_code": ErrorCode.none,
         "transactional_id": transactional_id,
-        "transaction_state": found.state.value,
-        "transaction_timeout": found.timeout_ms,
-        "transaction_start_time": found.start_ms,
-        "producer_id": found.producer_id,
-        "producer_epoch": found.producer_epoch,
+        "transaction_state": transaction.state.value,
+        "transaction_timeout": transaction.timeout_ms,
+        "transaction_start_time": transaction.start_ms,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
         "topics": [{"topic": name, "partitions": indexes} for name, indexes in topics.items()],
     }
 
 
 async def handle_list(ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
-    asked = request.state_filters or ()
-    found = await ctx.transactions.list_transactions(
-        states=asked,
+    states = request.state_filters or ()
+    transactions = await ctx.transactions.list_transactions(
+        states=states,
         producer_ids=request.producer_id_filters or (),
         longer_than_ms=getattr(request, "duration_filter", ANY_DURATION),
         pattern=getattr(request, "transactional_id_pattern", None),
@@ -71,14 +71,14 @@ async def handle_list(ctx: Context, request: Any, info: RequestInfo) -> dict[str
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.none,
-        "unknown_state_filters": [name for name in asked if name not in STATES],
+        "unknown_state_filters": [name for name in states if name not in STATES],
         "transaction_states": [
             {
                 "transactional_id": transaction.transactional_id,
                 "producer_id": transaction.producer_id,
                 "transaction_state": transaction.state.value,
             }
-            for transaction in found
+            for transaction in transactions
             if may_see(ctx, info, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id)
         ],
     }

@@ -17,9 +17,9 @@ from typing import Any, Final
 from headrace.coordinator.groups.offsets.records import NONE, encode_offset
 from headrace.coordinator.groups.offsets.service import TransactionalCommit
 from headrace.net.pacing import paced
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import AclOperation, ResourceType
 
 from ..context import Context, RequestInfo
 from ..dispatch import Handler
@@ -41,7 +41,7 @@ async def handle_txn_offset_commit(ctx: Context, request: Any, info: RequestInfo
         try:
             await ctx.groups.offsets.commit_in_transaction(_commit(request, info.version, offsets))
         except CodedError as error:
-            refusal = _told(error.code, info.version)
+            refusal = _code_for_version(error.code, info.version)
     return {"throttle_time": 0, "topics": [_answer(topic, found, refusal) async for topic, found in paced(codes)]}
 
 
@@ -75,26 +75,28 @@ async def _take(
     ctx: Context, info: RequestInfo, topic: Any, offsets: dict[str, dict[int, bytes]]
 ) -> list[tuple[int, ErrorCode]]:
     if not may(ctx, info, AclOperation.READ, ResourceType.TOPIC, topic.name):
-        return [(asked.partition_index, ErrorCode.topic_authorization_failed) for asked in topic.partitions or ()]
+        return [
+            (partition.partition_index, ErrorCode.topic_authorization_failed) for partition in topic.partitions or ()
+        ]
     known = ctx.image.topic(topic.name)
     count, longest = 0 if known is None else len(known.partitions), ctx.groups.settings.max_metadata
     now_ms = ctx.clock.now_ms()
     codes: list[tuple[int, ErrorCode]] = []
-    async for asked in paced(topic.partitions or ()):
-        index, metadata = asked.partition_index, asked.committed_metadata or ""
+    async for partition in paced(topic.partitions or ()):
+        index, metadata = partition.partition_index, partition.committed_metadata or ""
         if not 0 <= index < count:
             codes.append((index, ErrorCode.unknown_topic_or_partition))
         elif len(metadata) > longest:
             codes.append((index, ErrorCode.offset_metadata_too_large))
         else:
-            epoch = getattr(asked, "committed_leader_epoch", NONE)
-            value = encode_offset(asked.committed_offset, epoch, metadata, now_ms, NONE)
+            epoch = getattr(partition, "committed_leader_epoch", NONE)
+            value = encode_offset(partition.committed_offset, epoch, metadata, now_ms, NONE)
             offsets.setdefault(topic.name, {})[index] = value
             codes.append((index, ErrorCode.none))
     return codes
 
 
-def _told(code: ErrorCode, version: int) -> ErrorCode:
+def _code_for_version(code: ErrorCode, version: int) -> ErrorCode:
     """A code that the version knows, and does the right thing with."""
     if code in (ErrorCode.network_exception, ErrorCode.unknown_topic_or_partition):
         return _TRY_AGAIN

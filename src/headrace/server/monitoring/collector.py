@@ -12,7 +12,7 @@ from headrace.config import BrokerConfig
 from headrace.config.metrics import MOST_PARTITIONS
 from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.transactions.service import TransactionCoordinator
-from headrace.coordinator.transactions.states import PREPARED, State
+from headrace.coordinator.transactions.states import PREPARED, TransactionState
 from headrace.health.problem import KINDS
 from headrace.metrics import names
 from headrace.metrics.exposition import Durations, Snapshot, durations
@@ -21,13 +21,14 @@ from headrace.net.pacing import paced
 from headrace.protocol.errors import ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.share_manager import ShareManager
 from headrace.replication.traffic import Traffic
 from headrace.security.audit import AuditLog
 from headrace.storage.flusher import Flusher
 
 from ..authentication import LoginCounts
 from ..connection_counts import ConnectionCounts, RefusalReason
-from ..health import BrokerHealth, Member
+from ..health import BrokerHealth, MemberHealth
 from ..listener import Listeners
 from ..request_memory import RequestMemory
 from .disk_trend import DiskTrend
@@ -40,11 +41,11 @@ from .throttle_times import ThrottleTimes
 if TYPE_CHECKING:
     from ..tls import ListenerTls
 
-_OPEN: Final = (State.ONGOING, *PREPARED)
+_OPEN: Final = (TransactionState.ONGOING, *PREPARED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class BrokerParts:
     """The parts of a broker that its metrics are about."""
 
     config: BrokerConfig
@@ -54,6 +55,7 @@ class Watched:
     flusher: Flusher
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    shares: ShareManager
     health: BrokerHealth
     listeners: Listeners
     certificates: Sequence["ListenerTls"]
@@ -64,12 +66,13 @@ class Watched:
     produce_errors: Mapping[int, int]
     """By error code."""
     delayed_fetches: Callable[[], int]
+    delayed_share_fetches: Callable[[], int]
     logins: Callable[[], LoginCounts]
     is_controller: Callable[[], bool]
     counts: ConnectionCounts
     memory: RequestMemory
     throttled: ThrottleTimes
-    member: Member | None
+    member: MemberHealth | None
     """None where the broker is alone."""
     audit: AuditLog | None = None
     """None where nothing is recorded."""
@@ -138,7 +141,7 @@ def starting_snapshot() -> Snapshot:
 class BrokerCollector:
     """Makes snapshots."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: BrokerParts) -> None:
         self.watched = watched
 
     async def collect(self) -> Snapshot:
@@ -149,6 +152,7 @@ class BrokerCollector:
         await self._put_logs(snapshot)
         self._put_disk(snapshot)
         await self._put_groups(snapshot)
+        self._put_shares(snapshot)
         await self._put_transactions(snapshot)
         snapshot.put("headrace_loop_delay_seconds", durations(self.watched.loop_delay.delays))
         for generation, pauses in enumerate(self.watched.gc_pauses.pauses):
@@ -213,6 +217,7 @@ class BrokerCollector:
         put("headrace_requests_pending", sum(connection.pending for connection in connections))
         put("headrace_response_queue_bytes", sum(connection.queued_bytes for connection in connections))
         put("headrace_purgatory_requests", watched.delayed_fetches(), "fetch")
+        put("headrace_purgatory_requests", watched.delayed_share_fetches(), "share fetch")
 
     async def _put_logs(self, snapshot: Snapshot) -> None:
         replicas, put = self.watched.replicas, snapshot.put
@@ -279,6 +284,20 @@ class BrokerCollector:
             put("headrace_group_lag_seconds_max", total.seconds, group_id)
         put("headrace_metrics_group_partitions_left_out", report.left_out)
 
+    def _put_shares(self, snapshot: Snapshot) -> None:
+        put, shares = snapshot.put, self.watched.shares
+        counts = shares.counts
+        put("headrace_share_records_delivered_total", counts.delivered)
+        put("headrace_share_records_redelivered_total", counts.redelivered)
+        for kind, count in counts.acknowledged.items():
+            put("headrace_share_records_acknowledged_total", count, kind.name.lower())
+        put("headrace_share_locks_expired_total", counts.expired)
+        put("headrace_share_locks", shares.locks)
+        put("headrace_share_dead_letters_total", counts.letters)
+        put("headrace_share_dead_letter_failures_total", counts.letters_failed)
+        put("headrace_share_dead_letters_dropped_total", counts.letters_dropped)
+        put("headrace_share_dead_letters_waiting", shares.letters_due)
+
     async def _put_transactions(self, snapshot: Snapshot) -> None:
         count, oldest = 0, 0.0
         now = self.watched.clock.monotonic()
@@ -305,7 +324,7 @@ def _histograms(times: ApiTimes) -> Iterator[tuple[str, Durations]]:
         yield f"headrace_request_{phase}_seconds", durations(histogram, others=others, others_ns=others_ns)
 
 
-async def sampled(watched: Watched, seconds: float) -> None:
+async def sampled(watched: BrokerParts, seconds: float) -> None:
     """Note the free bytes of the disk every so many seconds, until cancelled."""
     while True:
         watched.disk_trend.note(watched.clock.monotonic(), watched.replicas.disk_usage()[1])

@@ -21,7 +21,7 @@ class DiskTrend:
         self._samples.append((now, free_bytes))
 
     def full_in(self) -> float:
-        """Seconds until nothing is free; infinite while it does not get less, or nothing is known yet."""
+        """Seconds until the disk is full by its trend; infinite while it does not fill, or before the second sample."""
         if len(self._samples) < _LEAST:
             return inf
         count = len(self._samples)

@@ -50,7 +50,7 @@ class _Refused(Exception):
         self.status = status
 
 
-class Endpoint:
+class MetricsEndpoint:
     """Serves some paths on an address of its own."""
 
     def __init__(self, paths: Mapping[str, Answerer]) -> None:
@@ -66,7 +66,7 @@ class Endpoint:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Listen no more, answer nobody any more."""
+        """Close the listening socket and all connections."""
         if self._server is not None:
             self._server.close()
         for task in list(self._open):

@@ -1,37 +1,29 @@
-"""How far groups are behind: by each group's coordinator, which knows what it has committed.
+"""How far groups are behind: by each group's coordinator, which knows what it has committed, and by the share
+coordinator, which knows what share groups are done with.
 
 The ends of partitions that are led elsewhere are asked for, one request to each leader in a round. How far behind in
 seconds is told from the ends that were seen in the rounds before: no log is read for it.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import structlog
-
-from headrace.cluster.image import NO_LEADER, ClusterImage
+from headrace.cluster.image import ClusterImage
 from headrace.coordinator.groups.offsets.records import decode_offset
 from headrace.coordinator.groups.service import GroupCoordinator
+from headrace.coordinator.share.service import ShareCoordinator
 from headrace.net.clock import Clock
 from headrace.net.pacing import paced
-from headrace.net.peers import Peers, PeerUnreachable, Purpose
-from headrace.protocol.api import ApiKey
-from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
-from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.share_state import UNINITIALIZED
+
+from ..partition_ends import PartitionEnds
 
 ROUND_SECONDS: Final = 5.0
-_VERSION: Final = 7
-_LATEST: Final = -1
-_MOST_ASKED: Final = 2_000
-"""Partitions of one request."""
 _MOST_SEEN: Final = 32
 """Ends of one partition that are remembered: the newest closely, older ones ever further apart."""
-_ASK_SECONDS: Final = 3.0
-
-log = structlog.get_logger(__name__)
 
 
 class Lag(NamedTuple):
@@ -112,20 +104,18 @@ class GroupLag:
     def __init__(
         self,
         *,
-        broker_id: int,
-        image: ClusterImage,
         groups: GroupCoordinator,
-        replicas: ReplicaManager,
+        share: ShareCoordinator,
+        image: ClusterImage,
+        ends: PartitionEnds,
         clock: Clock,
-        peers: Peers | None,
         most: int,
     ) -> None:
-        self._broker_id = broker_id
-        self._image = image
         self._groups = groups
-        self._replicas = replicas
+        self._share = share
+        self._image = image
+        self._ends = ends
         self._clock = clock
-        self._peers = peers
         self._most = most
         self._histories: dict[TopicPartition, EndHistory] = {}
         self.latest = LagReport()
@@ -133,20 +123,25 @@ class GroupLag:
     async def look(self) -> None:
         """Look at all groups; to be called every `ROUND_SECONDS`."""
         wanted = {TopicPartition(topic, index) async for _, topic, index, _ in paced(self._committed())}
-        ends = await self._ends(wanted)
+        wanted |= {TopicPartition(topic, index) async for _, topic, index, _, _ in paced(self._shared())}
+        ends = await self._ends.of(wanted)
         now = self._clock.monotonic()
         self._histories = {key: self._histories.get(key) or EndHistory() for key in wanted}
         for key, end in ends.items():
             self._histories[key].note(now, end)
         report = LagReport()
-        async for group, topic, index, value in paced(self._committed()):
+
+        def add(group: str, topic: str, index: int, offset: int, done: int = 0) -> None:
             key = TopicPartition(topic, index)
-            if key not in ends:
-                continue
-            committed = decode_offset(value).offset
-            records = max(ends[key] - committed, 0)
-            seconds = self._histories[key].seconds_behind(now, committed) if records else 0.0
-            report.add(Lag(group, topic, index, records, seconds), self._most)
+            if key in ends:
+                records = max(ends[key] - offset - done, 0)
+                seconds = self._histories[key].seconds_behind(now, offset) if records else 0.0
+                report.add(Lag(group, topic, index, records, seconds), self._most)
+
+        async for group, topic, index, value in paced(self._committed()):
+            add(group, topic, index, decode_offset(value).offset)
+        async for group, topic, index, offset, done in paced(self._shared()):
+            add(group, topic, index, offset, done)
         self.latest = report
 
     def _committed(self) -> Iterator[tuple[str, str, int, bytes]]:
@@ -156,53 +151,11 @@ class GroupLag:
                     for index, value in list(values.items()):
                         yield group, topic, index, value
 
-    async def _ends(self, wanted: set[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermarks of partitions, where they can be known now."""
-        ends: dict[TopicPartition, int] = {}
-        elsewhere: dict[int, list[TopicPartition]] = {}
-        async for key in paced(wanted):
-            leader = self._leader(key)
-            if leader == self._broker_id:
-                try:
-                    partition = self._replicas.partition(*key)
-                except CodedError:
-                    continue
-                if partition.is_leader and partition.knows_high_watermark:
-                    ends[key] = partition.high_watermark
-            elif leader != NO_LEADER:
-                elsewhere.setdefault(leader, []).append(key)
-        if self._peers is not None:
-            for leader, keys in elsewhere.items():
-                for start in range(0, len(keys), _MOST_ASKED):
-                    ends.update(await self._ask(self._peers, leader, keys[start : start + _MOST_ASKED]))
-        return ends
-
-    def _leader(self, key: TopicPartition) -> int:
-        topic = self._image.topic(key.topic)
-        if topic is None or not 0 <= key.partition < len(topic.partitions):
-            return NO_LEADER
-        return topic.partitions[key.partition].leader
-
-    async def _ask(self, peers: Peers, leader: int, keys: list[TopicPartition]) -> dict[TopicPartition, int]:
-        by_topic: dict[str, list[dict[str, int]]] = {}
-        for topic, index in keys:
-            asked = {"partition_index": index, "current_leader_epoch": -1, "timestamp": _LATEST}
-            by_topic.setdefault(topic, []).append(asked)
-        values: Mapping[str, Any] = {
-            "replica_id": -1,
-            "isolation_level": 0,
-            "topics": [{"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()],
-        }
-        try:
-            answer = await peers.ask(
-                leader, ApiKey.LIST_OFFSETS, _VERSION, values, purpose=Purpose.FORWARD, timeout=_ASK_SECONDS
-            )
-        except PeerUnreachable as error:
-            log.debug("ends of partitions could not be asked for", leader=leader, reason=str(error))
-            return {}
-        return {
-            TopicPartition(topic.name, partition.partition_index): partition.offset
-            for topic in answer.topics
-            for partition in topic.partitions
-            if partition.error_code is ErrorCode.none
-        }
+    def _shared(self) -> Iterator[tuple[str, str, int, int, int]]:
+        """Where share groups are in partitions, and how many records from there on are done with."""
+        for shard in self._share.runtime.active():
+            for key, entry in list(shard.entries.items()):
+                state, topic = entry.state, self._image.topic_by_id(key.topic_id)
+                if topic is not None and state.start_offset != UNINITIALIZED:
+                    done = max(state.delivery_complete_count, 0)
+                    yield key.group_id, topic.name, key.partition, state.start_offset, done

@@ -20,7 +20,7 @@ from headrace.net.tasks import Tasks
 
 from .collector import BrokerCollector, sampled, starting_snapshot
 from .disk_trend import SAMPLE_SECONDS
-from .endpoint import JSON, Endpoint, Headers, HttpAnswer
+from .endpoint import JSON, Headers, HttpAnswer, MetricsEndpoint
 from .group_lag import ROUND_SECONDS
 
 LOOPBACK: Final = "127.0.0.1"
@@ -53,24 +53,26 @@ class Monitor:
         self._is_stopping = False
         self._scraping = asyncio.Lock()
         self._scrape_seconds = 0.0
-        self._endpoint = Endpoint({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
+        self._endpoint = MetricsEndpoint(
+            {"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz}
+        )
         self.address: Address | None = None
         """Where it listens; None for nowhere."""
 
     async def start(self) -> None:
         """Listen. `ConfigError` where the address that was asked for cannot be had; one that nobody asked for is
         done without."""
-        wanted = metrics_address(self._config)
-        if wanted is None:
+        address = metrics_address(self._config)
+        if address is None:
             return
         try:
-            port = await self._endpoint.start(wanted.host, wanted.port)
+            port = await self._endpoint.start(address.host, address.port)
         except OSError as error:
             if self._config[METRICS_LISTENER] != METRICS_AUTO:
-                raise ConfigError(f"{METRICS_LISTENER} {wanted}: cannot listen there: {error}") from error
-            log.warning("metrics are not served", address=str(wanted), reason=str(error), setting=METRICS_LISTENER)
+                raise ConfigError(f"{METRICS_LISTENER} {address}: cannot listen there: {error}") from error
+            log.warning("metrics are not served", address=str(address), reason=str(error), setting=METRICS_LISTENER)
             return
-        self.address = Address(wanted.host, port)
+        self.address = Address(address.host, port)
 
     def serving(self, collector: BrokerCollector) -> None:
         """The broker serves now."""

@@ -7,21 +7,21 @@ MOST_CLIENTS: Final = 100
 OTHERS: Final = ("other", "other")
 
 
-class Throttled(NamedTuple):
-    """What became of one client's requests."""
+class ClientThrottling(NamedTuple):
+    """Throttled requests of one client, and for how long."""
 
     requests: int
     seconds: float
 
 
-_NONE: Final = Throttled(0, 0.0)
+_NONE: Final = ClientThrottling(0, 0.0)
 
 
 class ThrottleTimes:
     """Requests that were throttled, and for how long, since the start."""
 
     def __init__(self) -> None:
-        self.clients: dict[tuple[str, str], Throttled] = {}
+        self.clients: dict[tuple[str, str], ClientThrottling] = {}
         """By user and client id."""
 
     def add(self, user: str, client_id: str, seconds: float) -> None:
@@ -30,4 +30,4 @@ class ThrottleTimes:
         if client not in self.clients and len(self.clients) >= MOST_CLIENTS:
             client = OTHERS
         before = self.clients.get(client, _NONE)
-        self.clients[client] = Throttled(before.requests + 1, before.seconds + seconds)
+        self.clients[client] = ClientThrottling(before.requests + 1, before.seconds + seconds)

@@ -25,7 +25,7 @@ from typing import Any, Final
 from headrace.coordinator.groups.group import Group, GroupType
 from headrace.coordinator.groups.kinds import GroupEnvironment, GroupKind
 from headrace.coordinator.groups.settings import NEW_MEMBER_TIMEOUT_MS, ClassicSettings
-from headrace.coordinator.runtime.decision import Decision, Record, Reply
+from headrace.coordinator.runtime.decision import CoordinatorRecord, Decision, Reply
 from headrace.protocol.consumer_protocol import CONSUMER
 from headrace.protocol.errors import CodedError, ErrorCode
 
@@ -103,9 +103,9 @@ class ClassicGroup(Group):
         for member in stored.members:
             self.members.add(ClassicMember.restored(member, stored.protocol))
 
-    def tombstones(self) -> list[Record]:
+    def tombstones(self) -> list[CoordinatorRecord]:
         """The record that deletes the group."""
-        return [Record(group_key(self.group_id), None)]
+        return [CoordinatorRecord(group_key(self.group_id), None)]
 
     def _store(self, decision: Decision, stored: StoredGroup, change: Callable[[], None] | None = None) -> None:
         """Write the group as it is to be, and change it once that is written."""
@@ -135,7 +135,7 @@ class ClassicGroup(Group):
         self.state_timestamp = timestamp
 
     def resign(self, code: ErrorCode) -> list[Reply]:
-        """Answer everyone who waits: this broker no longer coordinates the group."""
+        """Answer waiting members with NOT_COORDINATOR: this broker no longer coordinates the group."""
         decision = Decision(0)
         for member in self.members.by_id.values():
             decision.reply(self.members.set_join_token(member, None), join_refused(code, member.member_id))

@@ -41,7 +41,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """One of those whom a LeaveGroup names: by id, or a static one by its instance id alone."""
+    """A member named by a LeaveGroup request: by member id, or a static one by its instance id alone."""
 
     member_id: str = ""
     instance_id: str | None = None

@@ -139,7 +139,7 @@ class Members:
         return any(self._support[name] == len(self.by_id) for name in protocols)
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer, of those that all of them know."""
+        """The assignor that most members prefer, of those that all support."""
         candidates = [name for name, count in self._support.items() if count == len(self.by_id)]
         votes = Counter(member.vote(candidates) for member in self.by_id.values())
         return votes.most_common(1)[0][0]

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from headrace.cluster.image import ClusterImage
+from headrace.coordinator.groups.targets import Assignment
 from headrace.protocol.consumer_protocol import encode_assignment
-
-from .member import Assignment
 
 
 def write_assignment(version: int, assigned: Assignment, image: ClusterImage) -> bytes:

@@ -29,8 +29,18 @@ from headrace.coordinator.groups.group import Group, GroupType
 from headrace.coordinator.groups.kinds import GroupEnvironment, GroupKind, InBackground
 from headrace.coordinator.groups.resolver import Resolver
 from headrace.coordinator.groups.settings import ConsumerSettings
+from headrace.coordinator.groups.targets import (
+    JOINING,
+    Assignment,
+    GroupEpoch,
+    TargetDecision,
+    TargetEpoch,
+    TargetMember,
+    TopicsHash,
+    topic_ids,
+)
 from headrace.coordinator.patterns import topic_matcher
-from headrace.coordinator.runtime.decision import Decision, Record
+from headrace.coordinator.runtime.decision import CoordinatorRecord, Decision
 from headrace.protocol.consumer_protocol import CONSUMER as CONSUMER_PROTOCOL
 from headrace.protocol.consumer_protocol import NotConsumerProtocol, Subscription, parse_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -38,17 +48,14 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from . import migration, subscriptions
 from .assignors import ASSIGNORS
 from .embedded import by_id, write_assignment
-from .member import AWAY, JOINING, Assignment, ClassicMetadata, ConsumerMember, MemberState
+from .member import AWAY, ClassicMetadata, ConsumerMember, MemberState
 from .reconcile import Goal, reconcile
 from .records import (
     KEY_TYPES,
     Change,
     CurrentAssignment,
-    GroupEpoch,
     MemberSubscription,
     ResolvedRegex,
-    TargetEpoch,
-    TargetMember,
     decode,
     encode,
 )
@@ -64,7 +71,6 @@ from .requests import (
     refusal,
 )
 from .state import GroupState
-from .subscriptions import racks_of
 from .target import TargetAssignment, TargetAssignmentBuilder
 
 NO_EPOCH: Final = -1
@@ -84,28 +90,12 @@ _ASSIGNED_PER_MS: Final = 20
 """How many members and partitions are assigned for each millisecond of time: a twentieth of what a core can do."""
 
 
-class Draft(Decision):
+class Draft(TargetDecision[GroupState, Change]):
     """A decision of a consumer group, made on a copy of its state."""
 
-    __slots__ = ("_group_id", "_original", "state")
+    __slots__ = ()
 
-    def __init__(self, group_id: str, state: GroupState, now_ms: int) -> None:
-        super().__init__(now_ms)
-        self._group_id = group_id
-        self._original = state
-        self.state = state
-        """The group's state as this decision has made it."""
-
-    def apply(self, change: Change, record: Record | None = None) -> None:
-        """Change the state, and keep the record of that, which may have been made before."""
-        if self.state is self._original:
-            self.state = self._original.fork()
-            self.when_written(self._adopt)
-        self.state.apply(change)
-        self.records.append(record or encode(self._group_id, change))
-
-    def _adopt(self) -> None:
-        self._original.adopt(self.state)
+    encode = staticmethod(encode)
 
 
 class ConsumerGroup(Group):
@@ -137,10 +127,7 @@ class ConsumerGroup(Group):
         self._new_classic = new_classic
         self._to_join: set[str] = set()
         """Classic members whose Heartbeat or SyncGroup was answered with REBALANCE_IN_PROGRESS."""
-        self._hashed_version: int | None = None
-        """The version of the image that `state.metadata_hash` was made from, by this process."""
-        self._hashed: tuple[int, dict[int, str]] | None = None
-        """What it was made from: the version of the topics, and the racks of brokers."""
+        self._topics_hash = TopicsHash(image)
         self._resolved_version: tuple[int, int] | None = None
         """Of topics and ACLs."""
         self._resolve_after_ms = 0
@@ -484,28 +471,11 @@ class ConsumerGroup(Group):
     def _refresh(self, draft: Draft, request: HeartbeatRequest | None = None, *, bump: bool) -> None:
         """A new epoch where it is asked for, or where topics that the group is subscribed to changed."""
         resolved = request is not None and self._resolve_again(draft, request)
-        if not bump and not resolved and self._is_hashed():
+        if not bump and not resolved and self._topics_hash.is_current:
             return
-        metadata_hash = self._hash(draft)
+        metadata_hash = self._topics_hash.make(draft, draft.state.subscribed_names())
         if bump or resolved or metadata_hash != draft.state.metadata_hash:
             draft.apply(GroupEpoch(draft.state.epoch + 1, metadata_hash))
-
-    def _is_hashed(self) -> bool:
-        """Whether `state.metadata_hash` is of what an assignor sees now. Elections do not change that."""
-        image = self._image
-        if self._hashed_version != image.version and self._hashed == (image.topics_version, racks_of(image)):
-            self._hashed_version = image.version
-        return self._hashed_version == image.version
-
-    def _hash(self, draft: Draft) -> int:
-        image = self._image
-        version, hashed = image.version, (image.topics_version, racks_of(image))
-
-        def remember() -> None:
-            self._hashed_version, self._hashed = version, hashed
-
-        draft.when_written(remember)
-        return subscriptions.metadata_hash(draft.state.subscribed_names(), image)
 
     def _resolve_again(self, draft: Draft, request: HeartbeatRequest) -> bool:
         """Looks for topics that match, after topics or ACLs changed, and the less often the more there are. What the
@@ -600,7 +570,7 @@ class ConsumerGroup(Group):
         goal = Goal(
             epoch=state.target_epoch,
             target=state.target_of(member.id),
-            subscribed=subscriptions.topic_ids(names, self._image),
+            subscribed=topic_ids(names, self._image),
             is_held=state.is_held,
             subscription_changed=changed,
         )
@@ -622,7 +592,7 @@ class ConsumerGroup(Group):
         if self._downgrade(draft):
             return
         self._drop_unused_regexes(draft)
-        draft.apply(GroupEpoch(draft.state.epoch + 1, self._hash(draft)))
+        draft.apply(GroupEpoch(draft.state.epoch + 1, self._topics_hash.make(draft, draft.state.subscribed_names())))
         if not draft.state.members:
             draft.apply(TargetEpoch(draft.state.epoch))
 
@@ -666,7 +636,7 @@ class ConsumerGroup(Group):
         if change is not None:
             self.state.apply(change)
 
-    def tombstones(self) -> list[Record]:
+    def tombstones(self) -> list[CoordinatorRecord]:
         """The records that delete the group."""
         return self.state.tombstones(self.group_id)
 

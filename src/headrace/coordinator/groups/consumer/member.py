@@ -1,20 +1,13 @@
 """A member of a consumer group: what it asked for, what it holds, and how far it is on its way to its target."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-Assignment = Mapping[UUID, frozenset[int]]
-"""Partitions by the id of their topic; a topic without partitions is left out."""
+from headrace.coordinator.groups.targets import NOTHING, Assignment
 
-NOTHING: Final[Assignment] = MappingProxyType({})
-JOINING: Final = 0
-"""The epoch with which a member joins."""
-LEFT: Final = -1
-"""The epoch with which a member leaves."""
 AWAY: Final = -2
 """The epoch of a static member that left for a while and keeps its place until its session ends."""
 
@@ -70,7 +63,7 @@ def partitions_of(assignment: Assignment) -> Iterable[tuple[UUID, int]]:
 
 
 def is_within(owned: Assignment | None, allowed: Assignment) -> bool:
-    """Whether `owned` was sent and has nothing that is not in `allowed`."""
+    """Whether `owned` was sent and is a subset of `allowed`."""
     if owned is None:
         return False
     return all(partitions <= allowed.get(topic, frozenset()) for topic, partitions in owned.items())

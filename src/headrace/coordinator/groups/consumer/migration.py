@@ -13,14 +13,14 @@ from headrace.coordinator.groups.classic import ClassicGroup
 from headrace.coordinator.groups.classic.member import ClassicMember
 from headrace.coordinator.groups.classic.records import StoredGroup, StoredMember, encode_group, group_key
 from headrace.coordinator.groups.settings import ConsumerSettings
-from headrace.coordinator.runtime.decision import Record
+from headrace.coordinator.groups.targets import Assignment, GroupEpoch, TargetEpoch, TargetMember, metadata_hash
+from headrace.coordinator.runtime.decision import CoordinatorRecord
 from headrace.protocol.consumer_protocol import CONSUMER, NotConsumerProtocol, parse_assignment, parse_subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from . import subscriptions
 from .embedded import by_id, write_assignment
-from .member import Assignment, ClassicMetadata, ConsumerMember
-from .records import Change, CurrentAssignment, GroupEpoch, MemberSubscription, TargetEpoch, TargetMember
+from .member import ClassicMetadata, ConsumerMember
+from .records import Change, CurrentAssignment, MemberSubscription
 from .state import GroupState
 
 
@@ -34,7 +34,7 @@ def upgraded(classic: ClassicGroup, settings: ConsumerSettings, image: ClusterIm
     names = set[str]().union(*(member.subscribed_topic_names for member in members))
     return [
         *(MemberSubscription(member.id, member) for member in members),
-        GroupEpoch(classic.generation, subscriptions.metadata_hash(names, image)),
+        GroupEpoch(classic.generation, metadata_hash(names, image)),
         *(TargetMember(member.id, member.assigned) for member in members),
         TargetEpoch(classic.generation),
         *(CurrentAssignment(member.id, member) for member in members),
@@ -92,7 +92,7 @@ def can_downgrade(members: Sequence[ConsumerMember], settings: ConsumerSettings)
     )
 
 
-def downgraded(state: GroupState, classic: ClassicGroup, image: ClusterImage) -> Record:
+def downgraded(state: GroupState, classic: ClassicGroup, image: ClusterImage) -> CoordinatorRecord:
     """Make `classic` the group of its record, which is returned."""
     members = list(state.members.values())
     protocol = select_protocol(members)
@@ -104,7 +104,7 @@ def downgraded(state: GroupState, classic: ClassicGroup, image: ClusterImage) ->
         state_timestamp=classic.state_timestamp,
         members=tuple(_stored(member, protocol, state.target_of(member.id), image) for member in members),
     )
-    record = Record(group_key(classic.group_id), encode_group(stored))
+    record = CoordinatorRecord(group_key(classic.group_id), encode_group(stored))
     classic.replay(*record)
     return record
 

@@ -18,7 +18,9 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from .member import NOTHING, Assignment, ConsumerMember, MemberState, joined, overlaps, without
+from headrace.coordinator.groups.targets import NOTHING, Assignment
+
+from .member import ConsumerMember, MemberState, joined, overlaps, without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

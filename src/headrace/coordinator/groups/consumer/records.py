@@ -15,25 +15,31 @@ a value starts with its version (int16, always 0) and is.
 | 16   | group, expression  | the topics that match it, as of which version of the metadata      |
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
-from uuid import UUID
 
-from headrace.coordinator.runtime.decision import Record
+from headrace.coordinator.groups.record_fields import (
+    read_assignment,
+    read_texts,
+    record_body,
+    record_key,
+    write_assignment,
+    write_texts,
+)
+from headrace.coordinator.groups.targets import GroupEpoch, TargetEpoch, TargetMember
+from headrace.coordinator.runtime.decision import CoordinatorRecord
 from headrace.coordinator.runtime.fields import (
     BadRecord,
     FieldReader,
-    i32s,
-    plain_text,
     write_compact_bytes,
     write_compact_text,
     write_tags,
 )
 from headrace.protocol.encode import write_uvarint
 
-from .member import Assignment, ClassicMetadata, ConsumerMember, MemberState
+from .member import ClassicMetadata, ConsumerMember, MemberState
 
 GROUP_METADATA: Final = 3
 PARTITION_METADATA: Final = 4
@@ -56,7 +62,6 @@ KEY_TYPES: Final = frozenset(
 """The types of the keys that belong to consumer groups."""
 
 _I8: Final = Struct(">b")
-_I16: Final = Struct(">h")
 _I32: Final = Struct(">i")
 _I64: Final = Struct(">q")
 _U64: Final = Struct(">Q")
@@ -65,34 +70,11 @@ _NO_TAGS: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class GroupEpoch:
-    """The group's epoch and the hash of the topics it is subscribed to; an epoch of None forgets the group."""
-
-    epoch: int | None
-    metadata_hash: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class MemberSubscription:
     """What a member asked for; only those fields of the member count. None forgets it."""
 
     member_id: str
     member: ConsumerMember | None
-
-
-@dataclass(frozen=True, slots=True)
-class TargetEpoch:
-    """The epoch that the target assignment was made for; None forgets it."""
-
-    epoch: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class TargetMember:
-    """What a member is to hold; None forgets it."""
-
-    member_id: str
-    target: Assignment | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +97,27 @@ class ResolvedRegex:
 Change = GroupEpoch | MemberSubscription | TargetEpoch | TargetMember | CurrentAssignment | ResolvedRegex
 
 
-def encode(group_id: str, change: Change) -> Record:
+def encode(group_id: str, change: Change) -> CoordinatorRecord:
     """The record of a change."""
     match change:
         case GroupEpoch(epoch, metadata_hash):
             value = None if epoch is None else _group_epoch(epoch, metadata_hash)
-            return Record(_key(GROUP_METADATA, group_id), value)
+            return CoordinatorRecord(record_key(GROUP_METADATA, group_id), value)
         case MemberSubscription(member_id, member):
-            return Record(_key(MEMBER_METADATA, group_id, member_id), None if member is None else _subscription(member))
-        case TargetEpoch(epoch):
-            value = None if epoch is None else _VERSION_0 + _I32.pack(epoch) + b"\0"
-            return Record(_key(TARGET_METADATA, group_id), value)
-        case TargetMember(member_id, target):
-            return Record(_key(TARGET_MEMBER, group_id, member_id), None if target is None else _target(target))
+            return CoordinatorRecord(
+                record_key(MEMBER_METADATA, group_id, member_id), None if member is None else _subscription(member)
+            )
+        case TargetEpoch():
+            return CoordinatorRecord(record_key(TARGET_METADATA, group_id), change.value())
+        case TargetMember(member_id):
+            return CoordinatorRecord(record_key(TARGET_MEMBER, group_id, member_id), change.value())
         case CurrentAssignment(member_id, member):
-            return Record(_key(CURRENT_ASSIGNMENT, group_id, member_id), None if member is None else _current(member))
+            return CoordinatorRecord(
+                record_key(CURRENT_ASSIGNMENT, group_id, member_id), None if member is None else _current(member)
+            )
         case ResolvedRegex(regex, topics, version):
             value = None if topics is None else _resolved(topics, version)
-            return Record(_key(REGULAR_EXPRESSION, group_id, regex), value)
+            return CoordinatorRecord(record_key(REGULAR_EXPRESSION, group_id, regex), value)
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, Change | None]:
@@ -145,17 +130,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Change | None]:
     if kind not in _DECODERS:
         raise BadRecord(f"a key of type {kind}")
     name = "" if kind in (GROUP_METADATA, TARGET_METADATA) else fields.text()
-    return group_id, _DECODERS[kind](name, None if value is None else _body(value))
-
-
-def _body(value: bytes) -> FieldReader:
-    reader = FieldReader(value)
-    reader.version(newest=0, first_compact=0)
-    return reader
-
-
-def _key(kind: int, *names: str) -> bytes:
-    return _I16.pack(kind) + b"".join(map(plain_text, names))
+    return group_id, _DECODERS[kind](name, None if value is None else record_body(value))
 
 
 def _group_epoch(epoch: int, metadata_hash: int) -> bytes:
@@ -168,7 +143,7 @@ def _subscription(member: ConsumerMember) -> bytes:
     out = bytearray(_VERSION_0)
     for text in (member.instance_id, member.rack_id, member.client_id, member.client_host):
         write_compact_text(out, text)
-    _write_texts(out, sorted(member.subscribed_topic_names))
+    write_texts(out, sorted(member.subscribed_topic_names))
     write_compact_text(out, member.subscribed_topic_regex)
     out += _I32.pack(member.rebalance_timeout_ms)
     write_compact_text(out, member.server_assignor)
@@ -187,55 +162,20 @@ def _classic(classic: ClassicMetadata) -> bytes:
     return bytes(out)
 
 
-def _target(target: Assignment) -> bytes:
-    out = bytearray(_VERSION_0)
-    _write_assignment(out, target)
-    out.append(_NO_TAGS)
-    return bytes(out)
-
-
 def _current(member: ConsumerMember) -> bytes:
     out = bytearray(_VERSION_0 + _I32.pack(member.epoch) + _I32.pack(member.previous_epoch) + _I8.pack(member.state))
-    _write_assignment(out, member.assigned)
-    _write_assignment(out, member.pending_revocation)
+    write_assignment(out, member.assigned)
+    write_assignment(out, member.pending_revocation)
     out.append(_NO_TAGS)
     return bytes(out)
 
 
 def _resolved(topics: frozenset[str], version: int) -> bytes:
     out = bytearray(_VERSION_0)
-    _write_texts(out, sorted(topics))
+    write_texts(out, sorted(topics))
     out += _I64.pack(version) + _I64.pack(0)
     out.append(_NO_TAGS)
     return bytes(out)
-
-
-def _write_texts(out: bytearray, texts: Sequence[str]) -> None:
-    write_uvarint(out, len(texts) + 1)
-    for text in texts:
-        write_compact_text(out, text)
-
-
-def _write_assignment(out: bytearray, assignment: Assignment) -> None:
-    write_uvarint(out, len(assignment) + 1)
-    for topic, partitions in assignment.items():
-        out += topic.bytes
-        write_uvarint(out, len(partitions) + 1)
-        out += i32s(sorted(partitions))
-        out.append(_NO_TAGS)
-
-
-def _read_texts(body: FieldReader) -> frozenset[str]:
-    return frozenset([body.text() for _ in range(body.count())])
-
-
-def _read_assignment(body: FieldReader) -> dict[UUID, frozenset[int]]:
-    found = {}
-    for _ in range(body.count()):
-        topic = UUID(bytes=body.take(16))
-        found[topic] = frozenset(body.i32s())
-        body.tags()
-    return found
 
 
 def _read_state(body: FieldReader) -> MemberState:
@@ -263,7 +203,7 @@ def _read_subscription(member_id: str, body: FieldReader | None) -> MemberSubscr
         rack_id=body.nullable_text(),
         client_id=body.text(),
         client_host=body.text(),
-        subscribed_topic_names=_read_texts(body),
+        subscribed_topic_names=read_texts(body),
         subscribed_topic_regex=body.nullable_text(),
         rebalance_timeout_ms=body.i32(),
         server_assignor=body.nullable_text(),
@@ -286,14 +226,6 @@ def _read_classic(tagged: bytes | None) -> ClassicMetadata | None:
     return ClassicMetadata(session_timeout_ms=session_timeout_ms, protocols=tuple(protocols))
 
 
-def _read_target_epoch(_: str, body: FieldReader | None) -> TargetEpoch:
-    return TargetEpoch(None if body is None else body.i32())
-
-
-def _read_target(member_id: str, body: FieldReader | None) -> TargetMember:
-    return TargetMember(member_id, None if body is None else _read_assignment(body))
-
-
 def _read_current(member_id: str, body: FieldReader | None) -> CurrentAssignment:
     if body is None:
         return CurrentAssignment(member_id, None)
@@ -302,21 +234,21 @@ def _read_current(member_id: str, body: FieldReader | None) -> CurrentAssignment
         epoch=body.i32(),
         previous_epoch=body.i32(),
         state=_read_state(body),
-        assigned=_read_assignment(body),
-        pending_revocation=_read_assignment(body),
+        assigned=read_assignment(body),
+        pending_revocation=read_assignment(body),
     )
     return CurrentAssignment(member_id, member)
 
 
 def _read_resolved(regex: str, body: FieldReader | None) -> ResolvedRegex:
-    return ResolvedRegex(regex, None) if body is None else ResolvedRegex(regex, _read_texts(body), body.i64())
+    return ResolvedRegex(regex, None) if body is None else ResolvedRegex(regex, read_texts(body), body.i64())
 
 
 _DECODERS: Final[dict[int, Callable[[str, FieldReader | None], Change]]] = {
     GROUP_METADATA: _read_group_epoch,
     MEMBER_METADATA: _read_subscription,
-    TARGET_METADATA: _read_target_epoch,
-    TARGET_MEMBER: _read_target,
+    TARGET_METADATA: TargetEpoch.read,
+    TARGET_MEMBER: TargetMember.read,
     CURRENT_ASSIGNMENT: _read_current,
     REGULAR_EXPRESSION: _read_resolved,
 }

@@ -1,18 +1,27 @@
 """Requests of members as a consumer group sees them: what makes one invalid, what the member is after it, and how it is
 answered."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.cluster.image import ClusterImage
 from headrace.config import shown
 from headrace.coordinator.groups.classic import JoinRequest
+from headrace.coordinator.groups.targets import (
+    JOINING,
+    LEFT,
+    Assignment,
+    check_not_blank,
+    invalid_request,
+    named_partitions,
+    topic_partitions,
+)
 from headrace.coordinator.runtime.fields import LARGEST_TEXT
 from headrace.protocol.consumer_protocol import CONSUMER, Subscription
 from headrace.protocol.errors import CodedError, ErrorCode
 
-from .member import AWAY, JOINING, LEFT, Assignment, ClassicMetadata, ConsumerMember, is_within
+from .member import AWAY, ClassicMetadata, ConsumerMember, is_within
 
 FIRST_WITH_OWN_IDS: Final = 1
 """From this version on members choose their ids (KIP-1082)."""
@@ -20,7 +29,7 @@ FIRST_WITH_OWN_IDS: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """What a member says; None where nothing changed since it last said it."""
+    """The fields of a ConsumerGroupHeartbeat; None where unchanged since the last one."""
 
     token: object
     member_id: str
@@ -48,18 +57,18 @@ def check_request(group_id: str, request: HeartbeatRequest, version: int, assign
     """`CodedError` for what no group could serve."""
     epoch = request.member_epoch
     if version >= FIRST_WITH_OWN_IDS or epoch > JOINING or epoch == LEFT:
-        _not_blank(request.member_id, "MemberId can't be empty.")
-    _not_blank(group_id, "GroupId can't be empty.")
+        check_not_blank(request.member_id, "MemberId can't be empty.")
+    check_not_blank(group_id, "GroupId can't be empty.")
     if len(request.member_id.encode()) > LARGEST_TEXT:
-        raise _invalid(f"MemberId can't be longer than {LARGEST_TEXT} bytes.")
-    _not_blank(request.instance_id, "InstanceId can't be empty.")
-    _not_blank(request.rack_id, "RackId can't be empty.")
+        raise invalid_request(f"MemberId can't be longer than {LARGEST_TEXT} bytes.")
+    check_not_blank(request.instance_id, "InstanceId can't be empty.")
+    check_not_blank(request.rack_id, "RackId can't be empty.")
     if epoch == JOINING:
         _check_joining(request)
     elif epoch == AWAY and request.instance_id is None:
-        raise _invalid("InstanceId can't be null.")
+        raise invalid_request("InstanceId can't be null.")
     elif epoch < AWAY:
-        raise _invalid("MemberEpoch is invalid.")
+        raise invalid_request("MemberEpoch is invalid.")
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise CodedError(
             ErrorCode.unsupported_assignor,
@@ -70,11 +79,11 @@ def check_request(group_id: str, request: HeartbeatRequest, version: int, assign
 
 def _check_joining(request: HeartbeatRequest) -> None:
     if request.rebalance_timeout_ms == -1:
-        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
     if request.owned is None or request.owned:
-        raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        raise invalid_request("TopicPartitions must be empty when (re-)joining.")
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+        raise invalid_request("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
 
 
 def check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
@@ -160,7 +169,7 @@ def answer(member_id: str, epoch: int, interval_ms: int = 0, assigned: Assignmen
         "member_id": member_id,
         "member_epoch": epoch,
         "heartbeat_interval": interval_ms,
-        "assignment": None if assigned is None else {"topic_partitions": _topic_partitions(assigned)},
+        "assignment": None if assigned is None else {"topic_partitions": topic_partitions(assigned)},
     }
 
 
@@ -204,31 +213,7 @@ def describe_member(member: ConsumerMember, target: Assignment, image: ClusterIm
         "client_host": member.client_host,
         "subscribed_topic_names": sorted(member.subscribed_topic_names),
         "subscribed_topic_regex": member.subscribed_topic_regex,
-        "assignment": _named(member.assigned, image),
-        "target_assignment": _named(target, image),
+        "assignment": named_partitions(member.assigned, image),
+        "target_assignment": named_partitions(target, image),
         "member_type": 1 if member.classic is None else 0,
     }
-
-
-def _named(assignment: Assignment, image: ClusterImage) -> dict[str, Any]:
-    topics = ((image.topic_by_id(topic_id), partitions) for topic_id, partitions in assignment.items())
-    return {
-        "topic_partitions": [
-            {"topic_id": topic.id, "topic_name": topic.name, "partitions": sorted(partitions)}
-            for topic, partitions in topics
-            if topic is not None
-        ]
-    }
-
-
-def _topic_partitions(assigned: Assignment) -> list[Mapping[str, Any]]:
-    return [{"topic_id": topic, "partitions": sorted(partitions)} for topic, partitions in assigned.items()]
-
-
-def _not_blank(text: str | None, message: str) -> None:
-    if text is not None and not text.strip():
-        raise _invalid(message)
-
-
-def _invalid(message: str) -> CodedError:
-    return CodedError(ErrorCode.invalid_request, message)

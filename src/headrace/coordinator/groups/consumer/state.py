@@ -10,17 +10,15 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
-from headrace.coordinator.runtime.decision import Record
+from headrace.coordinator.groups.targets import NOTHING, Assignment, GroupEpoch, TargetEpoch, TargetMember
+from headrace.coordinator.runtime.decision import CoordinatorRecord
 
-from .member import NOTHING, Assignment, ConsumerMember, MemberState, partitions_of
+from .member import ConsumerMember, MemberState, partitions_of
 from .records import (
     Change,
     CurrentAssignment,
-    GroupEpoch,
     MemberSubscription,
     ResolvedRegex,
-    TargetEpoch,
-    TargetMember,
     encode,
 )
 
@@ -197,7 +195,7 @@ class GroupState:
             for index in indexes - member.assigned.get(topic, frozenset())
         )
 
-    def tombstones(self, group_id: str) -> list[Record]:
+    def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
         """The records that delete the group."""
         members = list(self.members)
         changes: list[Change] = [

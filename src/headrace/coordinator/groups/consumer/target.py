@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headrace.cluster.image import ClusterImage, Topic
-from headrace.coordinator.runtime.decision import Record
+from headrace.coordinator.groups.targets import NOTHING, Assignment, TargetMember, racks_of
+from headrace.coordinator.runtime.decision import CoordinatorRecord
 
 from . import subscriptions
 from .assignors import ASSIGNORS, AssignedMember
-from .member import NOTHING, Assignment, ConsumerMember
-from .records import TargetMember, encode
+from .member import ConsumerMember
+from .records import encode
 from .state import GroupState
 
 
@@ -25,7 +26,7 @@ class TargetAssignment:
     """Members and partitions."""
     targets: Mapping[str, Assignment]
     """By member id. Where nothing changes it is the very object of the target before."""
-    records: Mapping[str, Record]
+    records: Mapping[str, CoordinatorRecord]
     """The records of those that change."""
     instances: Mapping[str, str]
     """The instance ids of static members, who may have another member id by now."""
@@ -55,7 +56,7 @@ class TargetAssignmentBuilder:
             members=state.members.copy(),
             targets=state.targets.copy(),
             resolved=state.resolved.copy(),
-            racks=subscriptions.racks_of(image),
+            racks=racks_of(image),
             image=image,
         )
 

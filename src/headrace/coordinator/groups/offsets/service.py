@@ -303,7 +303,7 @@ def _group_ids(shard: GroupShard) -> Iterator[str]:
 def _remove_if_empty(shard: GroupShard, group_id: str) -> int:
     group = shard.group(group_id) if shard.phase is Phase.ACTIVE else None
     has_offsets = group_id in shard.offsets or shard.pending.has_any(group_id)
-    if group is None or not group.is_empty or group.is_blank or has_offsets:
+    if group is None or not (group.expires and group.is_empty) or group.is_blank or has_offsets:
         return 0
     shard.remove(group)
     return 1
