@@ -1,16 +1,26 @@
 """Topics: made, listed, described, changed and removed through `confluent_kafka.admin`, in plain values."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from .errors import ClientError, UnknownTopic, from_kafka, translated
 from .probe import require_answer, require_listener
 from .waiting import Diagnose, LibraryErrors, OnWait, Waiter
 
+if TYPE_CHECKING:
+    from .producer import Settings
+
 T = TypeVar("T")
 Properties = Mapping[str, str]
+_ELECTIONS: Final = frozenset(
+    {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"}
+)
+"""Errors while the leader of a partition changes, which no longer than `_ELECTION_SECONDS` are waited for."""
+_ELECTION_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,14 @@ def client_settings(
     }
 
 
+def _library_settings(bootstrap: str | None, settings: "Settings | None", errors: LibraryErrors) -> dict[str, Any]:
+    """Those of other clients that an administration has, too."""
+    from .producer import OF_CONSUMERS, OF_PRODUCERS, library_settings
+
+    given = {name: value for name, value in (settings or {}).items() if not OF_CONSUMERS.match(name)}
+    return library_settings(bootstrap, given, errors, OF_PRODUCERS)
+
+
 def answers(bootstrap: str) -> ClientError | None:
     """Why nothing is to be expected of the brokers at these addresses; None where one of them answers."""
     try:
@@ -69,33 +87,48 @@ def answers(bootstrap: str) -> ClientError | None:
 class Admin:
     """A connection to administer one cluster. Each method raises `ClientError`, or gives one per name.
 
-    A wrong password is told at once, and that no broker answers within three seconds. What takes longer for other
-    reasons is told to `on_wait`, and waited for up to `timeout`; `diagnose` may know of a reason not to.
+    with Admin("127.0.0.1:9092") as admin:
+        admin.create_topics(["orders"], partitions=6)
+
+    `settings` are those of other clients; `properties` are librdkafka's, which are not looked at. A wrong password is
+    told at once, and that no broker answers within three seconds. What takes longer for other reasons is told to
+    `on_wait`, and waited for up to `timeout`; `diagnose` may know of a reason not to.
     """
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: str | None = None,
         properties: Properties | None = None,
         timeout: float = 30.0,
         *,
+        settings: "Settings | None" = None,
         on_wait: OnWait | None = None,
         diagnose: Diagnose | None = None,
     ) -> None:
-        require_listener(bootstrap)
-        from confluent_kafka.admin import AdminClient
-
         self._timeout = timeout
         errors = LibraryErrors()
+        own: dict[str, Any] = {}
+        if bootstrap is None or settings is not None:
+            own = _library_settings(bootstrap, settings, errors)
+        where = str(own.get("bootstrap.servers", bootstrap))
+        require_listener(where)
+        from confluent_kafka.admin import AdminClient
+
         with translated():
-            self._client = AdminClient(client_settings(bootstrap, properties, errors))
+            self._client = AdminClient({**client_settings(where, properties, errors), **own})
         self._waiter = Waiter(
-            diagnose or (lambda: answers(bootstrap)),
+            diagnose or (lambda: answers(where)),
             limit=timeout,
             on_wait=on_wait,
             errors=errors,
             serve=lambda: self._client.poll(0),
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing waits to be sent: the connections end when nobody holds this any more."""
 
     def list_topics(self) -> list[TopicSummary]:
         """Every topic, by name; those whose name starts with `__` count as internal."""
@@ -116,7 +149,7 @@ class Admin:
         replication_factor: int | None = None,
         configs: Properties | None = None,
     ) -> dict[str, ClientError | None]:
-        """Make topics; the broker's defaults hold for what is None."""
+        """Make topics; the broker's defaults hold for what is None. The reason for each that could not be made."""
         from confluent_kafka.admin import NewTopic
 
         with translated():
@@ -132,6 +165,7 @@ class Admin:
             return self._each(self._client.create_topics(topics, operation_timeout=self._timeout), "the new topic")
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, ClientError | None]:
+        """Delete topics with all that is in them; the reason for each that could not be."""
         with translated():
             futures = self._client.delete_topics(list(names), operation_timeout=self._timeout)
             return self._each(futures, "the deletion of topic")
@@ -198,12 +232,21 @@ class Admin:
 
     def topic_overrides(self, topic: str) -> dict[str, str | None]:
         """The settings that were given to this topic itself; None for a value the broker keeps secret."""
-        from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
+        from confluent_kafka.admin import ConfigSource
 
-        with translated(topic):
-            entries = self._only(self._client.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]), topic)
+        entries = self._topic_settings(topic)
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return {name: entries[name].value for name in sorted(entries) if _number(entries[name].source) == own}
+
+    def topic_settings(self, topic: str) -> dict[str, str | None]:
+        """The settings that hold for a topic, its own and its broker's."""
+        return {name: entry.value for name, entry in sorted(self._topic_settings(topic).items())}
+
+    def _topic_settings(self, topic: str) -> Any:
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        with translated(topic):
+            return self._only(self._client.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]), topic)
 
     def partition_numbers(self, topic: str) -> list[int]:
         """The partitions of a topic that exists; it is not made by asking."""
@@ -217,17 +260,25 @@ class Admin:
             return {}
         request = {TopicPartition(topic, partition): spec for partition, spec in at.items()}
         level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
-        with translated(topic):
-            futures = self._client.list_offsets(request, isolation_level=level, request_timeout=self._timeout)
-            what = f"the offsets of topic '{topic}'"
-            return {tp.partition: int(self._result(future, what).offset) for tp, future in futures.items()}
+        what, deadline = f"the offsets of topic '{topic}'", time.monotonic() + min(_ELECTION_SECONDS, self._timeout)
+        while True:
+            try:
+                with translated(topic):
+                    futures = self._client.list_offsets(request, isolation_level=level, request_timeout=self._timeout)
+                    return {tp.partition: int(self._result(future, what).offset) for tp, future in futures.items()}
+            except ClientError as error:
+                if error.code not in _ELECTIONS or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
 
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The first offset that each partition has."""
         from confluent_kafka.admin import OffsetSpec
 
         return self.offsets(topic, dict.fromkeys(partitions, OffsetSpec.earliest()))
 
     def end_offsets(self, topic: str, partitions: Iterable[int], committed_only: bool = False) -> dict[int, int]:
+        """The offset that the next record of each partition gets, or of open transactions the first has."""
         from confluent_kafka.admin import OffsetSpec
 
         return self.offsets(topic, dict.fromkeys(partitions, OffsetSpec.latest()), committed_only)

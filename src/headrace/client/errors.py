@@ -36,12 +36,12 @@ class UnknownTopic(ClientError):
 class UnknownPartition(ClientError):
     """The topic does not have this partition, or no longer since it was made anew."""
 
-    def __init__(self, where: TopicPartition, count: int) -> None:
+    def __init__(self, partition: TopicPartition, count: int) -> None:
         super().__init__(
-            f"topic '{where.topic}' has {count} partitions; there is no partition {where.partition}",
+            f"topic '{partition.topic}' has {count} partitions; there is no partition {partition.partition}",
             "UNKNOWN_TOPIC_OR_PART",
         )
-        self.where = where
+        self.partition = partition
 
 
 class TopicReplaced(ClientError):
@@ -57,16 +57,46 @@ class OffsetsGone(ClientError):
     made anew. `earliest` and `latest` are what the partition has now.
     """
 
-    def __init__(self, where: TopicPartition, offset: int, earliest: int, latest: int) -> None:
+    def __init__(self, partition: TopicPartition, offset: int, earliest: int, latest: int) -> None:
         super().__init__(
-            f"offset {offset} of '{where.topic}' partition {where.partition} is not in the log, "
+            f"offset {offset} of '{partition.topic}' partition {partition.partition} is not in the log, "
             f"which has {earliest} up to {latest}",
             "OFFSET_OUT_OF_RANGE",
         )
-        self.where = where
+        self.partition = partition
         self.offset = offset
         self.earliest = earliest
         self.latest = latest
+
+
+class Undecodable(ClientError):
+    """Bytes that are not a value of the type that was asked for."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "_VALUE_DESERIALIZATION")
+
+
+class Unencodable(ClientError):
+    """A value that its format does not take."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "_VALUE_SERIALIZATION")
+
+
+class NotDelivered(ClientError):
+    """Messages that the brokers did not take, or did not answer for in time; `count` of them."""
+
+    def __init__(self, message: str, code: str, count: int = 1) -> None:
+        super().__init__(message, code)
+        self.count = count
+
+
+class TransactionAborted(ClientError):
+    """A transaction took no effect; it may be tried again from its beginning."""
+
+
+class ProducerFenced(ClientError):
+    """Another producer has taken over the transactional id; this one can do nothing more."""
 
 
 _UNREACHABLE = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_TIMED_OUT_QUEUE"})

@@ -99,7 +99,7 @@ class Located(NamedTuple):
     """The value of a setting, and where it was given: a file and a line, an option, a variable."""
 
     value: str
-    where: str
+    origin: str
 
 
 Settings = Mapping[str, Located]
@@ -126,16 +126,16 @@ def parse_client_file(text: str, path: str) -> dict[str, Located]:
     """The settings in a `.properties` file, in their own names; BadProperty names the line of what is none."""
     from headrace.config.properties import parse_property_lines
 
-    found: dict[str, Located] = {}
+    settings: dict[str, Located] = {}
     for number, name, value in parse_property_lines(text):
-        where = f"{path} line {number}"
+        origin = f"{path} line {number}"
         if not name:
-            raise BadProperty(where, "there is no name before the value; each line reads name=value")
-        found[checked_name(name, where)] = Located(value, where)
-    return found
+            raise BadProperty(origin, "there is no name before the value; each line reads name=value")
+        settings[checked_name(name, origin)] = Located(value, origin)
+    return settings
 
 
-def checked_name(name: str, where: str) -> str:
+def checked_name(name: str, origin: str) -> str:
     """The name of a setting of clients, by which it is known here."""
     name = _ALIASES.get(name, name)
     if name == BOOTSTRAP or name in _REGISTRY or name.startswith(_REGISTRY_PREFIX):
@@ -144,24 +144,26 @@ def checked_name(name: str, where: str) -> str:
         from headrace.config.names import nearest, shown
 
         known = [*_LIBRDKAFKA, *_TRANSLATED, BOOTSTRAP, REGISTRY_URL]
-        raise BadProperty(where, f"no client has the setting {shown(name)}{nearest(name, known)}")
+        raise BadProperty(origin, f"no client has the setting {shown(name)}{nearest(name, known)}")
     return name
 
 
 def broker_settings(settings: Settings) -> dict[str, Located]:
     """What is said of connections to brokers, in librdkafka's way, without the brokers' addresses."""
-    found = {
+    settings_of_broker = {
         name: located
         for name, located in settings.items()
         if name not in _TRANSLATED | _REGISTRY | {BOOTSTRAP} and not name.startswith(_REGISTRY_PREFIX)
     }
-    _translate_jaas(settings, found)
-    _translate_truststore(settings, found)
-    _translate_keystore(settings, found)
-    if "ssl.endpoint.identification.algorithm" in found:
-        algorithm = found["ssl.endpoint.identification.algorithm"]
-        found["ssl.endpoint.identification.algorithm"] = algorithm._replace(value=algorithm.value or "none")
-    return found
+    _translate_jaas(settings, settings_of_broker)
+    _translate_truststore(settings, settings_of_broker)
+    _translate_keystore(settings, settings_of_broker)
+    if "ssl.endpoint.identification.algorithm" in settings_of_broker:
+        algorithm = settings_of_broker["ssl.endpoint.identification.algorithm"]
+        settings_of_broker["ssl.endpoint.identification.algorithm"] = algorithm._replace(
+            value=algorithm.value or "none"
+        )
+    return settings_of_broker
 
 
 def for_librdkafka(settings: Settings) -> dict[str, str]:
@@ -174,35 +176,35 @@ def for_columnar(settings: Settings) -> dict[str, str]:
     """As the columnar client takes them; what only librdkafka has is left out, and what nobody has is not."""
     from .columnar.settings import ALIASES, SETTINGS
 
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for name, located in broker_settings(settings).items():
         if name == "ssl.ca.pem":
-            found["ssl.truststore.certificates"] = located.value
+            properties["ssl.truststore.certificates"] = located.value
         elif name in ("ssl.certificate.pem", "ssl.key.pem", "ssl.keystore.password"):
-            raise BadProperty(located.where, f"{name} is not read by this command; it takes {_PEM_FILES}")
+            raise BadProperty(located.origin, f"{name} is not read by this command; it takes {_PEM_FILES}")
         elif name in SETTINGS or name in ALIASES or name not in _LIBRDKAFKA | _JAVA_ONLY:
-            found[name] = located.value
-    return found
+            properties[name] = located.value
+    return properties
 
 
 _PEM_FILES: Final = "PEM files in ssl.certificate.location and ssl.key.location"
 
 
-def _translate_jaas(settings: Settings, found: dict[str, Located]) -> None:
+def _translate_jaas(settings: Settings, translated: dict[str, Located]) -> None:
     jaas = settings.get("sasl.jaas.config")
     if jaas is None:
         return
     if "PlainLoginModule" not in jaas.value and "ScramLoginModule" not in jaas.value:
-        raise BadProperty(jaas.where, "sasl.jaas.config is read for PlainLoginModule and ScramLoginModule only")
+        raise BadProperty(jaas.origin, "sasl.jaas.config is read for PlainLoginModule and ScramLoginModule only")
     for name in ("username", "password"):
         value = value_in_jaas(name, jaas.value)
         if value is None:
             raise BadProperty(
-                jaas.where,
+                jaas.origin,
                 f"sasl.jaas.config has no {name}; it reads "
                 '`...PlainLoginModule required username="alice" password="secret";`',
             )
-        found.setdefault(f"sasl.{name}", Located(value, jaas.where))
+        translated.setdefault(f"sasl.{name}", Located(value, jaas.origin))
 
 
 def value_in_jaas(name: str, jaas: str) -> str | None:
@@ -213,26 +215,26 @@ def value_in_jaas(name: str, jaas: str) -> str | None:
     return _ESCAPED.sub(r"\1", next(group for group in match.groups() if group is not None))
 
 
-def _translate_truststore(settings: Settings, found: dict[str, Located]) -> None:
+def _translate_truststore(settings: Settings, translated: dict[str, Located]) -> None:
     if pem := settings.get("ssl.truststore.certificates"):
-        found["ssl.ca.pem"] = pem
+        translated["ssl.ca.pem"] = pem
     store = settings.get("ssl.truststore.location")
     if store is None:
         return
     _require_pem(settings, "ssl.truststore", store)
-    found.setdefault("ssl.ca.location", store)
+    translated.setdefault("ssl.ca.location", store)
 
 
-def _translate_keystore(settings: Settings, found: dict[str, Located]) -> None:
+def _translate_keystore(settings: Settings, translated: dict[str, Located]) -> None:
     kind = settings.get("ssl.keystore.type")
-    if kind is not None and kind.value.upper() == "PEM" and (store := found.pop("ssl.keystore.location", None)):
-        found.setdefault("ssl.certificate.location", store)
-        found.setdefault("ssl.key.location", store)
+    if kind is not None and kind.value.upper() == "PEM" and (store := translated.pop("ssl.keystore.location", None)):
+        translated.setdefault("ssl.certificate.location", store)
+        translated.setdefault("ssl.key.location", store)
     elif store := settings.get("ssl.keystore.location"):
         _require_pem(settings, "ssl.keystore", store, also=(".p12", ".pfx"))
     for java, ours in (("ssl.keystore.certificate.chain", "ssl.certificate.pem"), ("ssl.keystore.key", "ssl.key.pem")):
         if java in settings:
-            found[ours] = settings[java]
+            translated[ours] = settings[java]
 
 
 def _require_pem(settings: Settings, prefix: str, store: Located, also: tuple[str, ...] = ()) -> None:
@@ -241,7 +243,7 @@ def _require_pem(settings: Settings, prefix: str, store: Located, also: tuple[st
     is_p12 = kind.value.upper() == "PKCS12" if kind is not None else store.value.lower().endswith((".p12", ".pfx"))
     if is_jks or (is_p12 and not also):
         raise BadProperty(
-            store.where,
+            store.origin,
             f"{store.value} is a key store of Java's; export it as PEM (keytool -exportcert -rfc, or openssl pkcs12)"
             f" and name it with {'ssl.ca.location' if 'trust' in prefix else 'ssl.certificate.location'}",
         )

@@ -23,6 +23,7 @@ _COORDINATION: Final = frozenset(
         "COORDINATOR_LOAD_IN_PROGRESS",
         "_WAIT_COORD",
         "_UNSUPPORTED_FEATURE",
+        "GROUP_AUTHORIZATION_FAILED",
     }
 )
 """Errors of a group, which this reader has none of."""
@@ -106,20 +107,20 @@ class RecordReader:
                     f"if the brokers are up, a batch there cannot be read: {_PAST_IT}"
                 )
             for message in batch:
-                if self._wanted(consumer, message):
+                if self._is_record(consumer, message):
                     yield message
 
     def _look_into_silence(self) -> None:
-        found = self._diagnose()
-        if found is not None and self._ends is not None:
-            raise found
-        if found is not None and not self._is_silent:
-            self._on_wait(f"waiting for a broker: {found.message}")
-        elif found is None and self._is_silent:
+        failure = self._diagnose()
+        if failure is not None and self._ends is not None:
+            raise failure
+        if failure is not None and not self._is_silent:
+            self._on_wait(f"waiting for a broker: {failure.message}")
+        elif failure is None and self._is_silent:
             self._on_wait("a broker answers again")
-        self._is_silent = found is not None
+        self._is_silent = failure is not None
 
-    def _wanted(self, consumer: Any, message: Any) -> bool:
+    def _is_record(self, consumer: Any, message: Any) -> bool:
         error = message.error()
         if error is not None:
             self._on_event(consumer, message, error)

@@ -126,13 +126,13 @@ class SchemaRegistry:
             return None
         where = f"/schemas/ids/{schema_id}" + (f"?subject={quote(subject, safe='')}" if subject else "")
         try:
-            found = self._by_id[key] = self._schema(self._ask("GET", where), schema_id)
+            schema = self._by_id[key] = self._schema(self._ask("GET", where), schema_id)
         except NotRegistered:
             if len(self._unknown) >= _MOST_UNKNOWN:
                 self._unknown.clear()
             self._unknown[key] = self._clock() + _UNKNOWN_SECONDS
             return None
-        return found
+        return schema
 
     def version(self, subject: str, version: int | str = LATEST) -> RegisteredSchema:
         """A version of a subject; NotRegistered if there is none."""
@@ -188,6 +188,10 @@ class SchemaRegistry:
             return self.compatibility(subject)
         return str(self._ask("PUT", where, {"compatibility": level}).get("compatibility", level))
 
+    def call(self, method: str, where: str, body: Any = None) -> Any:
+        """The answer to any request of the API; NotRegistered for what is not there, RegistryRefusal for a refusal."""
+        return self._request(method, where, body)
+
     def cluster_id(self) -> str | None:
         """The Kafka cluster that the registry says it belongs to; only ours says so."""
         scope = self._ask("GET", "/v1/metadata/id").get("scope")
@@ -233,12 +237,12 @@ class SchemaRegistry:
         found = self._request(method, where)
         return found if isinstance(found, list) else self._is_none("answers with what is not a list")
 
-    def _request(self, method: str, where: str, body: Any = None) -> Any:
+    def _request(self, method: str, path: str, body: Any = None) -> Any:
         """The answer to a request, asked until there is one or the time is over."""
         deadline, pause = self._clock() + self._settings.seconds, _FIRST_PAUSE
         while True:
             try:
-                return self._answer(method, self._settings.urls[self._next], where, body)
+                return self._answer(method, self._settings.urls[self._next], path, body)
             except _TryAgain as error:
                 self._next = (self._next + 1) % len(self._settings.urls)
                 if self._clock() + pause >= deadline:
@@ -246,16 +250,16 @@ class SchemaRegistry:
             self._pause(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _answer(self, method: str, url: str, where: str, body: Any) -> Any:
+    def _answer(self, method: str, url: str, path: str, body: Any) -> Any:
         base, user = _without_user(url)
         headers = {"Accept": _CONTENT, "Content-Type": _CONTENT, **self._authorization(user)}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(base.rstrip("/") + where, data, headers, method=method)
+        request = urllib.request.Request(base.rstrip("/") + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(
                 request, timeout=min(_REQUEST_SECONDS, self._settings.seconds), context=self._context(base)
             ) as response:
-                found = json.load(response)
+                answer = json.load(response)
         except urllib.error.HTTPError as error:
             with error:
                 self._refused(error)
@@ -263,10 +267,10 @@ class SchemaRegistry:
             raise _TryAgain(str(getattr(error, "reason", "")) or str(error) or type(error).__name__) from error
         except ValueError:
             self._is_none("answers with what is not JSON")
-        return found
+        return answer
 
     def _refused(self, error: urllib.error.HTTPError) -> NoReturn:
-        code, message = _said(error)
+        code, message = _error_body(error)
         if error.code >= 500 or error.code == _TOO_MANY_REQUESTS:
             raise _TryAgain(f"{error.code} {message}") from error
         if code in _NOT_FOUND:
@@ -305,7 +309,7 @@ def _without_user(url: str) -> tuple[str, str]:
     return urlunsplit(parts._replace(netloc=host)), unquote(user)
 
 
-def _said(error: urllib.error.HTTPError) -> tuple[int | None, str]:
+def _error_body(error: urllib.error.HTTPError) -> tuple[int | None, str]:
     """The registry's own code and sentence; no code where it is not a registry that answers."""
     try:
         answer = json.loads(error.read())

@@ -102,7 +102,7 @@ class Waiter:
             if diagnosis is None and waited > min(MOMENT_SECONDS, self._limit / 2):
                 diagnosis = in_background(self._diagnose)
             if diagnosis is not None and diagnosis.done():
-                self._judge(diagnosis.result())
+                self._take_diagnosis(diagnosis.result())
             if not has_told and waited > NOTE_SECONDS:
                 has_told = True
                 self._on_wait(f"waiting for {what}{self._reason()}")
@@ -122,7 +122,7 @@ class Waiter:
             told = f" ({self._errors.last})" if self._errors.last else ""
             raise ClusterUnreachable(f"{HANGS_UP}{told}", code) from failure
 
-    def _judge(self, reason: ClientError | None) -> None:
+    def _take_diagnosis(self, reason: ClientError | None) -> None:
         if reason is not None:
             raise reason
         if not self._was_reached and self._errors.last:

@@ -21,7 +21,7 @@ _WITHDRAWN: Final = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 
 
 @dataclass(slots=True, kw_only=True)
-class Record:
+class OutgoingRecord:
     value: bytes | None
     key: bytes | None = None
     headers: list[tuple[str, bytes | None]] | None = None
@@ -81,7 +81,7 @@ class RecordWriter:
         """Records known to have arrived; final once `finish` has returned."""
         return self.sent - self.failed - len(self._producer)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: OutgoingRecord) -> None:
         """Queue one record; waits while the buffer is full. The hot path of bulk loads: no context managers here."""
         value, key = record.value, record.key
         partition = record.partition if self._partition < 0 else self._partition

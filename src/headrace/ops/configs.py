@@ -8,7 +8,7 @@ from typing import Any, Final
 from headrace.client.columnar.retry import refused
 from headrace.client.core.topics import alter_configs_request, describe_configs_request
 from headrace.client.errors import ClientError
-from headrace.config.setting import Source
+from headrace.config.setting import ConfigSource
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
 
@@ -83,12 +83,12 @@ def _check(kind: ConfigKind, name: str, result: Any) -> None:
 
 def _entry(config: Any) -> ConfigEntry:
     source = int(config.config_source)
-    known = {member.value: member.name.lower().replace("_", " ") for member in Source}
+    known = {member.value: member.name.lower().replace("_", " ") for member in ConfigSource}
     return ConfigEntry(
         name=config.name,
         value=None if config.is_sensitive else config.value,
         source=known.get(source, str(source)),
-        is_default=source == Source.DEFAULT,
+        is_default=source == ConfigSource.DEFAULT,
         is_read_only=bool(config.read_only),
         is_sensitive=bool(config.is_sensitive),
         documentation=getattr(config, "documentation", None),

@@ -193,7 +193,7 @@ class GroupAdmin(Admin):
             return {}
         with translated():
             futures = self._client.describe_consumer_groups(groups, request_timeout=self._timeout)
-        described = self._told(futures, "the members of groups")
+        described = self._results(futures, "the members of groups")
         return {group: tuple(_member(each) for each in one.members) for group, one in described.items()}
 
     def _committed_of(self, groups: list[str]) -> dict[str, dict[TopicPartition, int]]:
@@ -204,63 +204,63 @@ class GroupAdmin(Admin):
                 group: self._client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
                 for group in groups
             }
-        told = self._told(futures, "the offsets of groups")
+        told = self._results(futures, "the offsets of groups")
         return {group: _committed(one.topic_partitions) for group, one in told.items()}
 
-    def _told(self, futures: Mapping[Any, Any], what: str) -> dict[Any, Any]:
+    def _results(self, futures: Mapping[Any, Any], what: str) -> dict[Any, Any]:
         """The results of those that did not fail: what one coordinator cannot tell now keeps nobody from the rest."""
         from confluent_kafka import KafkaException
 
-        found: dict[Any, Any] = {}
+        results: dict[Any, Any] = {}
         for key, future in futures.items():
             try:
-                found[key] = self._result(future, what)
+                results[key] = self._result(future, what)
             except KafkaException:
                 continue
-        return found
+        return results
 
     def _progress(
         self, committed: Mapping[TopicPartition, int], owners: Mapping[TopicPartition, str]
     ) -> Iterable[CommitProgress]:
         """Every partition of the topics that the group reads, also those that it has committed nothing for."""
-        ranges = self._ranges({place.topic for place in committed.keys() | owners.keys()})
-        for place in sorted(committed.keys() | owners.keys() | ranges.keys()):
-            start, end = ranges.get(place, (None, None))
+        ranges = self._ranges({partition.topic for partition in committed.keys() | owners.keys()})
+        for partition in sorted(committed.keys() | owners.keys() | ranges.keys()):
+            start, end = ranges.get(partition, (None, None))
             yield CommitProgress(
-                topic=place.topic,
-                partition=place.partition,
-                committed=committed.get(place),
+                topic=partition.topic,
+                partition=partition.partition,
+                committed=committed.get(partition),
                 start=start,
                 end=end,
-                member=owners.get(place),
+                member=owners.get(partition),
             )
 
     def _ranges(self, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, int]]:
         """Where the partitions of these topics begin and end; those that are gone, or led by nobody, are left out."""
-        wanted = set(topics)
-        if not wanted:
+        names = set(topics)
+        if not names:
             return {}
-        places = [
+        partitions = [
             TopicPartition(topic.name, partition)
             for topic in self.list_topics()
-            if topic.name in wanted
+            if topic.name in names
             for partition in range(topic.partitions)
         ]
-        starts, ends = self._listed(places, earliest=True), self._listed(places, earliest=False)
-        return {place: (starts[place], ends[place]) for place in places if place in starts and place in ends}
+        starts, ends = self._listed(partitions, earliest=True), self._listed(partitions, earliest=False)
+        return {tp: (starts[tp], ends[tp]) for tp in partitions if tp in starts and tp in ends}
 
-    def _listed(self, places: list[TopicPartition], *, earliest: bool) -> dict[TopicPartition, int]:
+    def _listed(self, partitions: list[TopicPartition], *, earliest: bool) -> dict[TopicPartition, int]:
         import confluent_kafka
         from confluent_kafka.admin import OffsetSpec
 
         spec = OffsetSpec.earliest() if earliest else OffsetSpec.latest()
-        if not places:
+        if not partitions:
             return {}
         with translated():
-            asked = {confluent_kafka.TopicPartition(topic, partition): spec for topic, partition in places}
-            futures = self._client.list_offsets(asked, request_timeout=self._timeout)
-        told = self._told(futures, "the offsets of partitions")
-        return {TopicPartition(place.topic, place.partition): int(one.offset) for place, one in told.items()}
+            specs = {confluent_kafka.TopicPartition(topic, partition): spec for topic, partition in partitions}
+            futures = self._client.list_offsets(specs, request_timeout=self._timeout)
+        told = self._results(futures, "the offsets of partitions")
+        return {TopicPartition(tp.topic, tp.partition): int(one.offset) for tp, one in told.items()}
 
 
 def _lag(

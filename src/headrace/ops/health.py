@@ -9,7 +9,7 @@ from headrace.client.columnar.connect import open_channel
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
 from headrace.client.core.handshake import ConnectionSettings
 from headrace.client.core.health import DESCRIBE_HEALTH, VERSION, describe_health_request, read_health
-from headrace.health import Code, HealthReport
+from headrace.health import HealthReport, ProblemCode
 from headrace.net.address import Address
 from headrace.protocol.errors import CodedError, ProtocolViolation
 
@@ -64,7 +64,7 @@ def hopeless(addresses: Sequence[Address], settings: ConnectionSettings, seconds
     Without its store a cluster elects nobody and changes nothing; one broker that has it is enough.
     """
     heard = _heard(addresses, settings, seconds)
-    lost = [p for report in heard for p in report.problems if p.code is Code.STORE_UNREACHABLE]
+    lost = [p for report in heard for p in report.problems if p.code is ProblemCode.STORE_UNREACHABLE]
     if not heard or len(lost) < len(heard):
         return ""
     return f"{lost[0].title}: {lost[0].message} ({lost[0].subject}); {lost[0].advice}"

@@ -36,7 +36,7 @@ _MOST_DESCRIBED: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTransaction:
+class LongTransaction:
     """A transaction that its coordinator has had open for long."""
 
     id: str
@@ -66,12 +66,12 @@ class Inspection:
     """The second look, or the same as the first."""
     topics: Mapping[str, Settings] = field(default_factory=dict)
     brokers: Mapping[int, Settings] = field(default_factory=dict)
-    transactions: tuple[OpenTransaction, ...] = ()
+    transactions: tuple[LongTransaction, ...] = ()
     producers: tuple[OpenProducer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class InspectionScope:
     """What to read beside the first look."""
 
     settings: bool = True
@@ -82,18 +82,18 @@ class Wanted:
     """Of transactions."""
 
 
-def inspect(observer: Observer, wanted: Wanted, pause: float = 1.0) -> Inspection:
+def inspect(observer: Observer, scope: InspectionScope, pause: float = 1.0) -> Inspection:
     """Read it. `ClientError` where the cluster lets nobody in by these credentials."""
     first = observer.observe(whole=True)
     living = _answering(first)
     if not living:
         return Inspection(first=first, last=first)
-    settings = in_background(partial(_read_all_settings, observer, first, living)) if wanted.settings else None
+    settings = in_background(partial(_read_all_settings, observer, first, living)) if scope.settings else None
     transactions = None
-    if wanted.transactions:
-        transactions = in_background(partial(_read_transactions, observer, first, living, wanted.older_than_ms))
+    if scope.transactions:
+        transactions = in_background(partial(_read_transactions, observer, first, living, scope.older_than_ms))
     last = first
-    if wanted.groups and any(reading.groups for reading in first.brokers.values()):
+    if scope.groups and any(reading.groups for reading in first.brokers.values()):
         time.sleep(pause)
         again = observer.observe(whole=True, only={broker.id for broker in living})
         last = replace(again, brokers={**first.brokers, **again.brokers})
@@ -135,14 +135,14 @@ def _read_all_settings(
 
 def _read_transactions(
     observer: Observer, sample: ClusterSample, living: list[BrokerView], older_than_ms: int
-) -> tuple[tuple[OpenTransaction, ...], tuple[OpenProducer, ...]]:
+) -> tuple[tuple[LongTransaction, ...], tuple[OpenProducer, ...]]:
     assert sample.view is not None
     led: dict[int, list[PartitionView]] = {}
     for partition in sample.view.partitions:
         if partition.leader is not None:
             led.setdefault(partition.leader, []).append(partition)
 
-    def read(broker: BrokerView, channel: Channel) -> tuple[list[OpenTransaction], list[OpenProducer]]:
+    def read(broker: BrokerView, channel: Channel) -> tuple[list[LongTransaction], list[OpenProducer]]:
         now_ms = int(time.time() * 1000)
         opened = read_open_transactions(channel, older_than_ms, now_ms)
         return opened, read_open_producers(channel, led.get(broker.id, []), older_than_ms, now_ms)
@@ -154,7 +154,7 @@ def _read_transactions(
     )
 
 
-def read_open_transactions(channel: Channel, older_than_ms: int, now_ms: int) -> list[OpenTransaction]:
+def read_open_transactions(channel: Channel, older_than_ms: int, now_ms: int) -> list[LongTransaction]:
     """The transactions that this broker coordinates and that have been open for longer."""
     if ApiKey.LIST_TRANSACTIONS not in channel.served:
         return []
@@ -162,7 +162,7 @@ def read_open_transactions(channel: Channel, older_than_ms: int, now_ms: int) ->
     ids = [each.transactional_id for each in answer.transaction_states][:_MOST_DESCRIBED]
     described = channel.describe_transactions(ids) if ids else []
     return [
-        OpenTransaction(
+        LongTransaction(
             id=each.transactional_id,
             state=each.state,
             producer_id=each.producer_id,

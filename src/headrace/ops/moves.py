@@ -87,7 +87,7 @@ def drained(
         if len(replicas) > len(staying):
             raise _too_few(partition, len(replicas), staying)
     layout = _Layout(current, staying, frozen | (current.keys() - held.keys()))
-    layout.replace_strangers(held)
+    layout.replace_missing_brokers(held)
     layout.level_replicas(tolerance, only_new=True)
     layout.level_leaders(tolerance)
     return layout.changes()
@@ -104,16 +104,16 @@ def placed_on(
     What is on one of the brokers already stays there. Other partitions do not count.
     """
     chosen = {broker: racks.get(broker) for broker in brokers}
-    wanted: dict[TopicPartition, Replicas] = {}
+    layout_wanted: dict[TopicPartition, Replicas] = {}
     for partition, replicas in current.items():
         count = replication_factor or len(replicas)
         if count > len(chosen):
             raise _too_few(partition, count, chosen)
         kept = [r for r in replicas if r in chosen][:count]
         # Numbers below zero stand for replicas that nobody holds yet.
-        wanted[partition] = (*kept, *range(-1, len(kept) - count - 1, -1))
-    layout = _Layout(wanted, chosen, frozenset())
-    layout.replace_strangers(wanted)
+        layout_wanted[partition] = (*kept, *range(-1, len(kept) - count - 1, -1))
+    layout = _Layout(layout_wanted, chosen, frozenset())
+    layout.replace_missing_brokers(layout_wanted)
     layout.level_replicas(0.0, only_new=True)
     layout.level_leaders(0.0)
     return {p: replicas for p, replicas in layout.replicas.items() if replicas != current[p]}
@@ -187,15 +187,15 @@ def _filled(total: float, sizes: Mapping[object, int], limits: Mapping[object, t
     while open_ := [rack for rack in sizes if rack not in fixed]:
         rest = total - sum(fixed.values())
         size = sum(sizes[rack] for rack in open_)
-        wanted = {rack: rest * sizes[rack] / size for rack in open_}
-        excess = {rack: amount - min(max(amount, limits[rack][0]), limits[rack][1]) for rack, amount in wanted.items()}
+        shares = {rack: rest * sizes[rack] / size for rack in open_}
+        excess = {rack: amount - min(max(amount, limits[rack][0]), limits[rack][1]) for rack, amount in shares.items()}
         if all(abs(amount) < _SLIGHTLY for amount in excess.values()):
-            return fixed | wanted
+            return fixed | shares
         # Who is beyond a limit on the side that weighs more is there for good; the others may be brought back by it.
         side = sum(excess.values())
         for rack, amount in excess.items():
             if (side >= 0 and amount > _SLIGHTLY) or (side <= 0 and amount < -_SLIGHTLY):
-                fixed[rack] = wanted[rack] - amount
+                fixed[rack] = shares[rack] - amount
     return fixed
 
 
@@ -257,7 +257,7 @@ class _Layout:
                 target = self._emptiest(partition, self._outside(replicas))
                 replicas = self._replace(partition, source, target)
 
-    def replace_strangers(self, partitions: Iterable[TopicPartition]) -> None:
+    def replace_missing_brokers(self, partitions: Iterable[TopicPartition]) -> None:
         """Let each replica on a broker that may not hold one be on one that may.
 
         The emptiest takes it, of those in a rack that has none of the partition yet, if there are any.

@@ -64,7 +64,7 @@ ERRORS: Final = (*_CONNECTION_ERRORS, VersionNotServed, ProtocolViolation, Coded
 _DEFAULTS: Final = {"client.id": "headrace-cli"}
 
 
-class Pace:
+class PollPace:
     """When something may be asked again: not before `least` seconds, nor 20 times what it took."""
 
     def __init__(self, least: float) -> None:
@@ -130,11 +130,11 @@ class _Turns:
     """What of one broker was asked when, and whose turn is next."""
 
     link: BrokerLink
-    lists: Pace = field(default_factory=lambda: Pace(_LISTS_SECONDS))
-    log_dirs: Pace = field(default_factory=lambda: Pace(_LOG_DIRS_SECONDS))
-    offsets: Pace = field(default_factory=lambda: Pace(0.0))
-    members: Pace = field(default_factory=lambda: Pace(0.0))
-    tells_health_again_at: float = float("-inf")
+    lists: PollPace = field(default_factory=lambda: PollPace(_LISTS_SECONDS))
+    log_dirs: PollPace = field(default_factory=lambda: PollPace(_LOG_DIRS_SECONDS))
+    offsets: PollPace = field(default_factory=lambda: PollPace(0.0))
+    members: PollPace = field(default_factory=lambda: PollPace(0.0))
+    ask_health_again_at: float = float("-inf")
     partition: int = 0
     uncommitted: int = 0
     group: int = 0
@@ -162,7 +162,7 @@ class Observer:
         self._links: dict[Address, BrokerLink] = {}
         self._turns: dict[int, _Turns] = {}
         self._view: ClusterView | None = None
-        self._view_pace = Pace(0.0)
+        self._view_pace = PollPace(0.0)
         self._informant: Address | None = None
         self._uncommitted: dict[str, frozenset[TopicPartition]] = {}
         """By group, the partitions of the topics that it reads which it has committed nothing of."""
@@ -204,13 +204,13 @@ class Observer:
             for broker in brokers
         }
         wait(futures.values(), 2 * self._seconds + _GRACE_SECONDS)
-        found = {}
+        answers = {}
         for broker, future in futures.items():
             if future.done() and isinstance(future.exception(), ERRORS):
                 continue
             if future.done():
-                found[broker] = future.result()
-        return found
+                answers[broker] = future.result()
+        return answers
 
     # The cluster
 
@@ -361,7 +361,7 @@ class Observer:
     def _read_health(self, turns: _Turns) -> tuple[HealthReport | None, ClockReading | None]:
         """Nothing of a broker that closes the connection when asked for it, and takes a new one."""
         now = self._clock()
-        if now < turns.tells_health_again_at:
+        if now < turns.ask_health_again_at:
             return None, None
         turns.link.call(_greet)
         began, wall = time.monotonic(), time.time()
@@ -371,7 +371,7 @@ class Observer:
             if time.monotonic() - began > self._seconds / 2:
                 raise
             turns.link.call(_greet)
-            turns.tells_health_again_at = now + _HEALTH_AGAIN_SECONDS
+            turns.ask_health_again_at = now + _HEALTH_AGAIN_SECONDS
             return None, None
         took = time.monotonic() - began
         theirs = report.numbers.get("clock_ms")

@@ -149,8 +149,8 @@ class Operations:
         """Raise the cluster's feature level to this one, or to the newest that all brokers speak; what became of it."""
         view = self.view()
         view = self.with_versions(view, self.health(view))
-        asked = next((broker.id for broker in view.brokers if broker.levels is not None), None)
-        if asked is None:
+        broker_id = next((broker.id for broker in view.brokers if broker.levels is not None), None)
+        if broker_id is None:
             raise ClientError("no broker knows feature levels: all are of an earlier release", "UNSUPPORTED_VERSION")
 
         def attempt(channel: Channel) -> Mapping[str, Any]:
@@ -165,7 +165,7 @@ class Operations:
                     ) from error
                 raise refused_or_again(error.code, "feature level", error.message) from error
 
-        return self._cluster.with_broker(asked, attempt)
+        return self._cluster.with_broker(broker_id, attempt)
 
     def partitions(self, topics: Iterable[str] = ()) -> list[PartitionView]:
         """The partitions of these topics, or of all."""
@@ -288,16 +288,16 @@ class Operations:
         """Let preferred replicas lead, or (unclean) the longest living log, or with a position the replica that stands
         there in the list of replicas; of all (None) only those that need it are told.
         """
-        wanted = None if partitions is None else indexes_by_topic(partitions)
+        indexes_of = None if partitions is None else indexes_by_topic(partitions)
         kind = PREFERRED if not unclean else UNCLEAN if position is None else DESIGNATED + position
-        asked = {
+        request = {
             "election_type": kind,
             "topic_partitions": None
-            if wanted is None
-            else [{"topic": topic, "partitions": indexes} for topic, indexes in wanted.items()],
+            if indexes_of is None
+            else [{"topic": topic, "partitions": indexes} for topic, indexes in indexes_of.items()],
             "timeout": TIMEOUT_MS,
         }
-        answer = self._ask(ApiKey.ELECT_LEADERS, asked)
+        answer = self._ask(ApiKey.ELECT_LEADERS, request)
         results = {
             TopicPartition(topic.topic, p.partition_id): p
             for topic in answer.replica_election_results

@@ -9,7 +9,7 @@ from headrace.protocol.topic_partition import TopicPartition
 from .moves import Racks, Replicas
 
 
-class Problem(StrEnum):
+class PartitionProblem(StrEnum):
     """What is wrong with a partition, the worst first."""
 
     OFFLINE = "offline"
@@ -72,13 +72,13 @@ class PartitionView:
         return bool(self.adding or self.removing)
 
     @property
-    def problem(self) -> Problem | None:
+    def problem(self) -> PartitionProblem | None:
         if self.leader is None:
-            return Problem.OFFLINE
+            return PartitionProblem.OFFLINE
         if len(self.isr) < min(self.min_isr, len(self.replicas) - len(self.adding)):
-            return Problem.UNDER_MIN_ISR
+            return PartitionProblem.UNDER_MIN_ISR
         settled = set(self.replicas).difference(self.adding)
-        return None if settled <= set(self.isr) else Problem.UNDER_REPLICATED
+        return None if settled <= set(self.isr) else PartitionProblem.UNDER_REPLICATED
 
     @property
     def is_led_by_another(self) -> bool:
@@ -120,7 +120,7 @@ class ClusterView:
     def moving(self) -> list[PartitionView]:
         return [p for p in self.partitions if p.is_moving]
 
-    def with_problem(self, problem: Problem) -> list[PartitionView]:
+    def with_problem(self, problem: PartitionProblem) -> list[PartitionView]:
         return [p for p in self.partitions if p.problem is problem]
 
     def led_by(self, broker: int) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from headrace.client.columnar.retry import refused
 from headrace.client.core.quotas import (
-    Described,
     Entity,
+    EntityQuotas,
     Match,
     alter_quotas_request,
     describe_quotas_request,
@@ -21,7 +21,7 @@ from .operations import Operations
 class QuotaOperations(Operations):
     """The quotas of one cluster. Each method raises `ClientError`."""
 
-    def describe_quotas(self, matches: Iterable[Match] = (), *, strict: bool = False) -> list[Described]:
+    def describe_quotas(self, matches: Iterable[Match] = (), *, strict: bool = False) -> list[EntityQuotas]:
         """Entities that fulfil all conditions (when strict: and have no other kinds), or all, and their quotas."""
         answer = self._ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, describe_quotas_request(matches, strict=strict))
         if answer.error_code is not ErrorCode.none:

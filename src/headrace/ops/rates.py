@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from headrace.health import Code, HealthReport, Problem, Severity
+from headrace.health import HealthProblem, HealthReport, ProblemCode, Severity
 from headrace.protocol.topic_partition import TopicPartition
 
-from .overview import BrokerView, ClusterView, PartitionView
-from .overview import Problem as PartitionProblem
+from .overview import BrokerView, ClusterView, PartitionProblem, PartitionView
 from .samples import BrokerReading, ClusterSample, GroupReading
 
 STALE_SECONDS: Final = 60.0
@@ -25,7 +24,7 @@ LAG_NOTED: Final = 1000
 """From here on a lag that grows is pointed at."""
 _ORDER: Final = (Severity.OK, Severity.WARNING, Severity.CRITICAL)
 _DELAY: Final = "loop_delay_p99_seconds"
-_SEEN_FROM_OUTSIDE: Final = frozenset({Code.OFFLINE_PARTITIONS, Code.UNDER_REPLICATED})
+_SEEN_FROM_OUTSIDE: Final = frozenset({ProblemCode.OFFLINE_PARTITIONS, ProblemCode.UNDER_REPLICATED})
 """What brokers report of partitions, and everybody can see."""
 _PARTITION_SEVERITY: Final = {
     PartitionProblem.OFFLINE: Severity.CRITICAL,
@@ -41,8 +40,8 @@ class Reading(NamedTuple):
     value: float
 
 
-class Change:
-    """The last two readings of one number."""
+class LastReadings:
+    """The last two samples of a counter or gauge, and its rate."""
 
     __slots__ = ("_before", "last")
 
@@ -88,7 +87,7 @@ class BrokerRow:
     severity: Severity
     problem: str
     """What is wrong, in one line; empty where nothing is."""
-    problems: tuple[Problem, ...]
+    problems: tuple[HealthProblem, ...]
     """What it says of itself, with what to do."""
     version: str
     uptime_seconds: float | None
@@ -177,7 +176,7 @@ class Dashboard:
 class _Broker:
     reading: BrokerReading
     view: BrokerView
-    counters: dict[str, Change] = field(default_factory=dict)
+    counters: dict[str, LastReadings] = field(default_factory=dict)
     health: HealthReport | None = None
     disk_free: int | None = None
     disk_total: int | None = None
@@ -197,8 +196,8 @@ class RateModel:
         self._view: ClusterView | None = None
         self._of_topic: dict[str, list[TopicPartition]] = {}
         self._brokers: dict[int, _Broker] = {}
-        self._ends: dict[TopicPartition, Change] = {}
-        self._sizes: dict[TopicPartition, Change] = {}
+        self._ends: dict[TopicPartition, LastReadings] = {}
+        self._sizes: dict[TopicPartition, LastReadings] = {}
         self._starts: dict[TopicPartition, int] = {}
         self._groups: dict[str, _Group] = {}
         self._now = 0.0
@@ -258,11 +257,11 @@ class RateModel:
         self._take_numbers(known, reading)
         for partition, end in reading.ends.items():
             if partition in leaders:
-                self._ends.setdefault(partition, Change()).add(reading.at, end)
+                self._ends.setdefault(partition, LastReadings()).add(reading.at, end)
         self._starts |= reading.starts
         for partition, size in (reading.sizes or {}).items():
             if leaders.get(partition) == broker:
-                self._sizes.setdefault(partition, Change()).add(reading.at, size)
+                self._sizes.setdefault(partition, LastReadings()).add(reading.at, size)
         for group in reading.groups:
             held = self._groups.get(group.group)
             if held is None:
@@ -277,7 +276,7 @@ class RateModel:
         numbers: Mapping[str, int | float] = {} if reading.health is None else reading.health.numbers
         for name, value in numbers.items():
             if name.endswith("_total"):
-                known.counters.setdefault(name, Change()).add(reading.at, value)
+                known.counters.setdefault(name, LastReadings()).add(reading.at, value)
         free, total = numbers.get("disk_free_bytes"), numbers.get("disk_total_bytes")
         if free is not None and total is not None:
             known.disk_free, known.disk_total = int(free), int(total)
@@ -380,7 +379,7 @@ class RateModel:
         counter = broker.counters.get(f"{name}_total")
         return None if counter is None or broker.reading.reason else counter.rate(self._now)
 
-    def _rate(self, changes: Mapping[TopicPartition, Change], partition: PartitionView) -> float | None:
+    def _rate(self, changes: Mapping[TopicPartition, LastReadings], partition: PartitionView) -> float | None:
         """None also where the leader does not answer: what was read before says nothing about now."""
         leader = None if partition.leader is None else self._brokers.get(partition.leader)
         if leader is None or leader.reading.reason or partition.key not in changes:
@@ -392,8 +391,8 @@ class RateModel:
         for partition in view.partitions:
             topics.setdefault(partition.topic, []).append(partition)
         for name, partitions in topics.items():
-            found = [p.problem for p in partitions if p.problem is not None]
-            offline = found.count(PartitionProblem.OFFLINE)
+            problems = [p.problem for p in partitions if p.problem is not None]
+            offline = problems.count(PartitionProblem.OFFLINE)
             yield TopicRow(
                 name=name,
                 partitions=len(partitions),
@@ -401,10 +400,10 @@ class RateModel:
                 messages_in=_sum(self._rate(self._ends, p) for p in partitions),
                 bytes_in=_sum(self._rate(self._sizes, p) for p in partitions),
                 bytes=_whole(_sum(_last(self._sizes, p) for p in partitions)),
-                under_replicated=len(found) - offline,
+                under_replicated=len(problems) - offline,
                 offline=offline,
-                severity=_worst(_PARTITION_SEVERITY[p] for p in found),
-                problem=", ".join(f"{found.count(p)} {p}" for p in PartitionProblem if p in found),
+                severity=_worst(_PARTITION_SEVERITY[p] for p in problems),
+                problem=", ".join(f"{problems.count(p)} {p}" for p in PartitionProblem if p in problems),
             )
 
     def _partition_row(self, partition: PartitionView) -> PartitionRow:
@@ -528,7 +527,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _last(changes: Mapping[TopicPartition, Change], partition: PartitionView) -> float | None:
+def _last(changes: Mapping[TopicPartition, LastReadings], partition: PartitionView) -> float | None:
     change = changes.get(partition.key)
     return None if change is None or change.last is None else change.last.value
 

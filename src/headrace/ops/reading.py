@@ -255,16 +255,16 @@ def _committed(channel: Channel, groups: list[str]) -> dict[str, Offsets]:
     for group in groups:
         values = committed_request(group, None, require_stable=False)
         channel.send(ApiKey.OFFSET_FETCH, version, [encode_request(ApiKey.OFFSET_FETCH, version, values)])
-    found: dict[str, Offsets] = {}
+    committed: dict[str, Offsets] = {}
     for group in groups:
         answer = channel.receive_entity()
         if getattr(answer, "error_code", ErrorCode.none) is ErrorCode.none:
-            found[group] = {
+            committed[group] = {
                 where: each.committed.offset
                 for where, each in read_committed(answer).items()
                 if each.committed is not None
             }
-    return found
+    return committed
 
 
 Settings = Mapping[str, str | None]
@@ -272,10 +272,10 @@ Settings = Mapping[str, str | None]
 
 def read_settings(channel: Channel, kind: int, names: Sequence[str], settings: list[str]) -> dict[str, Settings]:
     """Some settings of topics or brokers, by their names; those that do not exist are left out."""
-    found: dict[str, Settings] = {}
+    settings_of: dict[str, Settings] = {}
     for start in range(0, len(names), BATCH):
         asked = describe_configs_request(kind, names[start : start + BATCH], settings)
         for result in channel.ask(ApiKey.DESCRIBE_CONFIGS, asked).results:
             if result.error_code is ErrorCode.none:
-                found[result.resource_name] = {entry.name: entry.value for entry in result.configs}
-    return found
+                settings_of[result.resource_name] = {entry.name: entry.value for entry in result.configs}
+    return settings_of

@@ -9,8 +9,6 @@ from typing import Any, Final, TypeVar
 from headrace.client.columnar.channel import Channel
 from headrace.client.columnar.retry import refused, refused_or_again
 from headrace.client.core.security import (
-    Acl,
-    AclFilter,
     DelegationToken,
     ScramUser,
     alter_users_request,
@@ -30,6 +28,7 @@ from headrace.client.core.security import (
     upsertion,
 )
 from headrace.client.errors import ClientError
+from headrace.protocol.acl import AclBinding, AclFilter
 from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode
@@ -50,25 +49,25 @@ class SecurityOperations(QuotaOperations):
 
     # ACLs
 
-    def acls(self, wanted: AclFilter) -> list[Acl]:
+    def acls(self, wanted: AclFilter) -> list[AclBinding]:
         """The rules that a filter takes, in order."""
         return sorted(read_acls(self._ask(ApiKey.DESCRIBE_ACLS, describe_acls_request(wanted))))
 
-    def create_acls(self, acls: Sequence[Acl]) -> None:
+    def create_acls(self, acls: Sequence[AclBinding]) -> None:
         """Make rules; those that are there already stay as they are."""
         for page in _pages(acls):
             answer = self._ask(ApiKey.CREATE_ACLS, create_acls_request(page))
             for acl, result in zip(page, answer.results, strict=True):
-                _check(result, f"the ACL of {acl.principal} on {acl.resource.name.lower()} '{acl.name}'")
+                _check(result, _named(acl))
 
-    def delete_acls(self, filters: Sequence[AclFilter]) -> list[Acl]:
+    def delete_acls(self, filters: Sequence[AclFilter]) -> list[AclBinding]:
         """Remove all rules that one of the filters takes; those that are gone."""
-        gone: list[Acl] = []
+        gone: list[AclBinding] = []
         for page in _pages(filters):
             for result in self._ask(ApiKey.DELETE_ACLS, delete_acls_request(page)).filter_results:
                 _check(result, "the ACLs")
                 for acl, found in read_deleted(result):
-                    _check(found, f"the ACL of {acl.principal} on {acl.resource.name.lower()} '{acl.name}'")
+                    _check(found, _named(acl))
                     gone.append(acl)
         return sorted(set(gone))
 
@@ -154,6 +153,10 @@ def _pages(items: Sequence[T]) -> Iterator[list[T]]:
     left = iter(items)
     while page := list(islice(left, _PAGE)):
         yield page
+
+
+def _named(acl: AclBinding) -> str:
+    return f"the ACL of {acl.entry.principal} on {acl.resource.type.name.lower()} '{acl.resource.name}'"
 
 
 def _check(result: Any, what: str) -> None:

@@ -73,12 +73,12 @@ class TransactionOperations(Operations):
             _check(answer.error_code, "transactions")
             return answer
 
-        found: list[ListedTransaction] = []
+        transactions: list[ListedTransaction] = []
         for broker in self._cluster.brokers():
             answer = self._at(broker, listed)
             if answer.unknown_state_filters:
                 raise ClientError(f"there is no state {', '.join(answer.unknown_state_filters)}", "INVALID_REQUEST")
-            found += [
+            transactions += [
                 ListedTransaction(
                     id=each.transactional_id,
                     producer_id=each.producer_id,
@@ -87,20 +87,20 @@ class TransactionOperations(Operations):
                 )
                 for each in answer.transaction_states
             ]
-        return sorted(found, key=lambda each: each.id)
+        return sorted(transactions, key=lambda each: each.id)
 
     def describe_transaction(self, transactional_id: str) -> DescribedTransaction:
         """What the coordinator of a transactional id knows of it."""
 
         def attempt(channel: Channel) -> DescribedTransaction:
-            (found,) = channel.describe_transactions([transactional_id])
-            if found.error_code is ErrorCode.transactional_id_not_found:
+            (described,) = channel.describe_transactions([transactional_id])
+            if described.error_code is ErrorCode.transactional_id_not_found:
                 raise ClientError(
                     f"nobody has the transactional id '{transactional_id}'; `headrace txn list` shows those there are",
                     "TRANSACTIONAL_ID_NOT_FOUND",
                 )
-            _check(found.error_code, f"transactional id '{transactional_id}'")
-            return found
+            _check(described.error_code, f"transactional id '{transactional_id}'")
+            return described
 
         return self._cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, attempt)
 
@@ -127,14 +127,14 @@ class TransactionOperations(Operations):
 
     def abort_hanging(self, topic: str, partition: int, start_offset: int) -> ActiveProducer:
         """End the transaction that begins at an offset of a partition, there alone, whatever its coordinator thinks."""
-        found = [each for each in self.producers(topic, partition) if each.start_offset == start_offset]
-        if not found:
+        matches = [each for each in self.producers(topic, partition) if each.start_offset == start_offset]
+        if not matches:
             raise ClientError(
                 f"topic '{topic}' partition {partition}: no open transaction begins at offset {start_offset}; "
                 f"`headrace txn producers {topic} --partition {partition}` shows those there are",
                 "INVALID_TXN_STATE",
             )
-        (producer,) = found
+        (producer,) = matches
         marker = {
             "producer_id": producer.producer_id,
             "producer_epoch": producer.producer_epoch,

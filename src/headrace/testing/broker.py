@@ -21,7 +21,7 @@ from headrace.cli.lean import lean_imports
 
 with lean_imports("hypothesis"):  # which the protocol's library loads wherever it is installed: 0.3 s of a test run
     from headrace.client.admin import Admin
-    from headrace.config import BrokerConfig, Listener
+    from headrace.config import BrokerConfig, ListenerAddress
     from headrace.config.listeners import read_listeners
     from headrace.net.ports import HeldPort
     from headrace.server.broker import Broker as Server
@@ -168,7 +168,7 @@ class Broker:
         """Where to listen: on ports that are ours through restarts, where none was given."""
         return ",".join(map(str, map(self._with_port, read_listeners(self._settings).bound)))
 
-    def _with_port(self, listener: Listener) -> Listener:
+    def _with_port(self, listener: ListenerAddress) -> ListenerAddress:
         if listener.port:
             return listener
         held = self._ports.get(listener.name) or HeldPort(listener.host)

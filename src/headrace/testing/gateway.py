@@ -41,7 +41,7 @@ class Gateway:
         """Serve; raises what the gateway raised if it cannot."""
         if self._server is not None:
             raise RuntimeError("the gateway runs already")
-        settings = Settings(bootstrap=tuple(parse_bootstrap(self._bootstrap)))
+        settings = Settings(bootstrap=tuple(parse_bootstrap(self._bootstrap)), mover={})
         application = make_application(settings, Guard(hosts=[HOST]), [mount_registry])
         started: Future[None] = Future()
         listen = Listen(host=HOST, port=0, grace_seconds=_GRACE_SECONDS)

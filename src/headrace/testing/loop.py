@@ -30,6 +30,8 @@ START: Final = 1_000.0
 LONGEST: Final = 24 * 3600.0
 """Virtual seconds that a run may take, unless it says otherwise."""
 _BURIAL_SECONDS: Final = 600.0
+_MOST_BURIALS: Final = 5
+"""What is cancelled may begin something else on its way out."""
 _MANY_ALARMS: Final = 100
 
 
@@ -290,12 +292,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def bury(self) -> None:
         """Let what is left of killed processes run out, where nobody looks, so that nothing of it is left pending."""
         self.set_exception_handler(lambda _loop, _context: None)
-        tasks = [task for process in self._dead for task in process.tasks]
         for process in self._dead:
             self.resume(process)
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        for _ in range(_MOST_BURIALS):
+            tasks = [task for process in self._dead for task in process.tasks]
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
             done, _ = self.run_until_complete(asyncio.wait(tasks, timeout=_BURIAL_SECONDS))
             for task in done:
                 _ = task.cancelled() or task.exception()

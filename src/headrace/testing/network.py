@@ -52,7 +52,7 @@ class Passed(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Rule:
+class FrameRule:
     """Which frames a fault is about; None matches all."""
 
     api_key: int | None
@@ -68,7 +68,7 @@ class Hold:
     """Requests that wait on their way."""
 
     network: "SimulatedNetwork"
-    rule: Rule
+    rule: FrameRule
     count: int = 0
     """How many were caught so far."""
     is_released: bool = False
@@ -110,7 +110,7 @@ class Connected:
         self.network = network
         self.asker = asker
         self.answerer = answerer
-        self.asked: dict[int, int] = {}
+        self.requests: dict[int, int] = {}
         """API keys by correlation ids."""
 
 
@@ -133,8 +133,8 @@ class _Way:
     def sent(self, frame: bytes) -> Verdict:
         connected = self._connected
         if self._is_answer:
-            return self._network.judge_answer(self._answered(frame), connected.asker, connected.answerer)
-        return self._network.judge_request(self._asked(frame), connected.asker, connected.answerer)
+            return self._network.verdict_on_answer(self._answered(frame), connected.asker, connected.answerer)
+        return self._network.verdict_on_request(self._api_key(frame), connected.asker, connected.answerer)
 
     def delivered(self, size: int, fate: Fate) -> None:
         assert isinstance(fate, Verdict)
@@ -143,17 +143,17 @@ class _Way:
         if self._is_answer:
             self._network.answered(fate.api_key, self.target, self.source)
 
-    def _asked(self, frame: bytes) -> int:
+    def _api_key(self, frame: bytes) -> int:
         if len(frame) < _REQUEST_HEAD.size:
             return _NO_API
         _, api_key, _, correlation_id = _REQUEST_HEAD.unpack_from(frame)
-        self._connected.asked[correlation_id] = api_key
+        self._connected.requests[correlation_id] = api_key
         return int(api_key)
 
     def _answered(self, frame: bytes) -> int:
         if len(frame) < _ANSWER_HEAD.size:
             return _NO_API
-        return self._connected.asked.pop(_ANSWER_HEAD.unpack_from(frame)[1], _NO_API)
+        return self._connected.requests.pop(_ANSWER_HEAD.unpack_from(frame)[1], _NO_API)
 
 
 class SimulatedNetwork:
@@ -173,8 +173,8 @@ class SimulatedNetwork:
         self._holds: list[Hold] = []
         self._passing: dict[int, Verdict] = {}
         """Verdicts of frames with which nothing is done, by API keys."""
-        self._losses: list[Rule] = []
-        self._triggers: list[tuple[Rule, Callable[[], None]]] = []
+        self._drop_rules: list[FrameRule] = []
+        self._triggers: list[tuple[FrameRule, Callable[[], None]]] = []
         self._opened = asyncio.Event()
 
     def host(self, name: str) -> "SimulatedHost":
@@ -209,17 +209,17 @@ class SimulatedNetwork:
 
     def hold(self, api_key: int | None = None, *, asker: str | None = None, answerer: str | None = None) -> Hold:
         """Keep requests of an API on their way, and what is sent after them on the same connection."""
-        hold = Hold(self, Rule(api_key, asker, answerer))
+        hold = Hold(self, FrameRule(api_key, asker, answerer))
         self._holds.append(hold)
         return hold
 
     def lose_answer(self, api_key: int | None = None, *, asker: str | None = None, answerer: str | None = None) -> None:
         """Break the connection in the place of the next answer: the request was carried out, and nobody is told."""
-        self._losses.append(Rule(api_key, asker, answerer))
+        self._drop_rules.append(FrameRule(api_key, asker, answerer))
 
     def when_answered(self, act: Callable[[], None], api_key: int, *, answerer: str | None = None) -> None:
         """Do something as soon as the next such answer has got to who asked."""
-        self._triggers.append((Rule(api_key, None, answerer), act))
+        self._triggers.append((FrameRule(api_key, None, answerer), act))
 
     # What hosts and sockets need of it
 
@@ -229,7 +229,7 @@ class SimulatedNetwork:
     def arrival(self, source: str, target: str) -> float:
         return self.loop.time() + self.rng.uniform(FASTEST, SLOWEST) + self._delays.get((source, target), 0.0)
 
-    def judge_request(self, api_key: int, asker: str, answerer: str) -> Verdict:
+    def verdict_on_request(self, api_key: int, asker: str, answerer: str) -> Verdict:
         if not self._holds:
             return self._passes(api_key)
         holds = tuple(hold for hold in self._holds if hold.rule.matches(api_key, asker, answerer))
@@ -237,10 +237,10 @@ class SimulatedNetwork:
             hold.catch()
         return Verdict(api_key, holds)
 
-    def judge_answer(self, api_key: int, asker: str, answerer: str) -> Verdict:
-        for rule in self._losses:
+    def verdict_on_answer(self, api_key: int, asker: str, answerer: str) -> Verdict:
+        for rule in self._drop_rules:
             if rule.matches(api_key, asker, answerer):
-                self._losses.remove(rule)
+                self._drop_rules.remove(rule)
                 return Verdict(api_key, is_lost=True)
         return self._passes(api_key)
 

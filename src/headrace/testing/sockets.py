@@ -16,7 +16,7 @@ from .loop import VirtualLoop
 _LENGTH: Final = Struct(">i")
 
 
-class Route(Protocol):
+class LinkPath(Protocol):
     """What the network does with what is sent one way on one connection."""
 
     def arrival(self) -> float:
@@ -53,7 +53,7 @@ class Fate(Protocol):
 class Pipe:
     """One direction of a connection."""
 
-    def __init__(self, loop: VirtualLoop, route: Route) -> None:
+    def __init__(self, loop: VirtualLoop, route: LinkPath) -> None:
         self._loop = loop
         self._route = route
         self._begun = bytearray()

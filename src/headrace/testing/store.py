@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from headrace.cluster.commits import refuse_bad_commit, refuse_bad_key
-from headrace.cluster.store import Conflict, Entries, Operation, Session, StoreError, Uncertain, Versioned
+from headrace.cluster.store import Conflict, Entries, Operation, SessionState, StoreError, Uncertain, Versioned
 
-from .tree import Snapshot, Tree
+from .tree import Tree, TreeSnapshot
 
 T = TypeVar("T")
 Act = Callable[[], None]
@@ -92,7 +92,7 @@ class _Link:
         self._latency = latency
         self._there = _Pipe(loop)
         self._back = _Pipe(loop)
-        self._asked: dict[asyncio.Future[Any], None] = {}
+        self._pending: dict[asyncio.Future[Any], None] = {}
 
     def ask(self, work: Callable[[], T], delay: float = 0.0) -> "asyncio.Future[T]":
         """What `work` gives when done at the server: which it is even if nobody waits any more."""
@@ -100,7 +100,7 @@ class _Link:
         if self.is_broken:
             answer.set_exception(_Broken())
             return answer
-        self._asked[answer] = None
+        self._pending[answer] = None
 
         def serve() -> None:
             outcome, failure = _outcome(work)
@@ -110,7 +110,7 @@ class _Link:
         return answer
 
     def _answer(self, answer: "asyncio.Future[Any]", outcome: object, failure: Exception | None) -> None:
-        self._asked.pop(answer, None)
+        self._pending.pop(answer, None)
         if answer.done():
             return
         answer.set_result(outcome) if failure is None else answer.set_exception(failure)
@@ -133,8 +133,8 @@ class _Link:
         self.is_broken = True
         self._there.clear()
         self._back.clear()
-        asked, self._asked = self._asked, {}
-        for answer in asked:
+        pending, self._pending = self._pending, {}
+        for answer in pending:
             if not answer.done():
                 answer.set_exception(_Broken())
 
@@ -147,17 +147,17 @@ class SimulatedStore:
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._link = link
-        self._session = Session.CONNECTED
+        self._session = SessionState.CONNECTED
         self._session_number = 0
         self.silent_since: float | None = None
         """When its connection was cut, if it is."""
-        self._listeners: list[Callable[[Session], None]] = []
+        self._listeners: list[Callable[[SessionState], None]] = []
         self._changed: asyncio.Future[None] = self._loop.create_future()
         self._watches: dict[asyncio.Event, None] = {}
         self._closed = False
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionState:
         return self._session
 
     @property
@@ -167,7 +167,7 @@ class SimulatedStore:
     def silence(self) -> float:
         return 0.0 if self.silent_since is None else self._loop.time() - self.silent_since
 
-    def on_session(self, told: Callable[[Session], None]) -> None:
+    def on_session(self, told: Callable[[SessionState], None]) -> None:
         self._listeners.append(told)
 
     async def get(self, key: str) -> Versioned | None:
@@ -210,7 +210,7 @@ class SimulatedStore:
         """Ends the session: what is ephemeral goes at once."""
         if not self._closed:
             self._closed = True
-            self._session = Session.LOST
+            self._session = SessionState.LOST
             self._ensemble.forget(self, self._link)
             self._note_change()
 
@@ -245,7 +245,7 @@ class SimulatedStore:
                 while True:
                     if self._closed:
                         raise StoreError("the simulated store is closed")
-                    if self._session is Session.CONNECTED and not self._link.is_broken:
+                    if self._session is SessionState.CONNECTED and not self._link.is_broken:
                         return
                     await asyncio.shield(self._changed)
         except TimeoutError:
@@ -256,14 +256,14 @@ class SimulatedStore:
         """Its connection, for the ensemble to break."""
         return self._link
 
-    def take(self, session: Session, link: _Link | None = None) -> None:
+    def take(self, session: SessionState, link: _Link | None = None) -> None:
         """The ensemble tells what became of the session."""
         if self._closed or session is self._session:
             return
         self._session = session
         if link is not None:
             self._link = link
-        if session is Session.LOST:
+        if session is SessionState.LOST:
             self._session_number += 1
         self._note_change()
         for told in self._listeners:
@@ -406,7 +406,7 @@ class SimulatedEnsemble:
             else:
                 self.drop(store)
 
-    def set_back(self, snapshot: Snapshot, *, renumber: bool = False) -> None:
+    def set_back(self, snapshot: TreeSnapshot, *, renumber: bool = False) -> None:
         """The servers have lost their data and are restored from a backup: every session is over."""
         self.tree.set_back(snapshot, renumber=renumber)
         for store in list(self._lines):
@@ -476,7 +476,7 @@ class SimulatedEnsemble:
     def _break(self, store: SimulatedStore) -> None:
         if not store.link.is_broken:
             store.link.break_()
-            self._later(0, store.take, Session.SUSPENDED)
+            self._later(0, store.take, SessionState.SUSPENDED)
 
     def _later(self, seconds: float, act: Callable[..., None], *arguments: Any) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, act, *arguments, context=_OUTSIDE)
@@ -486,6 +486,6 @@ class SimulatedEnsemble:
         if line is None or line.is_cut or line.is_dead or not self._has_quorum or not store.link.is_broken:
             return
         if line.session not in self._alive:
-            store.take(Session.LOST)
+            store.take(SessionState.LOST)
             line.session = self._begin_session()
-        store.take(Session.CONNECTED, self._connect(line.session))
+        store.take(SessionState.CONNECTED, self._connect(line.session))

@@ -36,7 +36,7 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TreeSnapshot:
     """A tree as it was."""
 
     commits: int
@@ -102,11 +102,11 @@ class Tree:
             self._set(key, None)
         self._fire()
 
-    def snapshot(self) -> "Snapshot":
+    def snapshot(self) -> "TreeSnapshot":
         """All values that do not go with a session, as of now."""
-        return Snapshot(self._commits, {key: node for key, node in self._nodes.items() if not node.owner})
+        return TreeSnapshot(self._commits, {key: node for key, node in self._nodes.items() if not node.owner})
 
-    def set_back(self, snapshot: "Snapshot", *, renumber: bool = False) -> None:
+    def set_back(self, snapshot: "TreeSnapshot", *, renumber: bool = False) -> None:
         """Be what a snapshot holds, as after a restore from a backup. Commits are counted from there, or with
         `renumber` from far above, as ZooKeeper's are after an election.
         """

@@ -10,6 +10,7 @@ from headrace.health import HealthReport
 from headrace.net.address import Address
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
+from headrace.protocol.peer import VERSION
 
 from ..core.errors import AuthenticationRefused, ConnectionLost
 from ..core.groups import find_coordinator_request, read_coordinator
@@ -24,7 +25,8 @@ from ..core.metadata import (
     metadata_request,
     read_metadata,
 )
-from .connection import Connection, dial
+from ..core.rights import DESCRIBE_RIGHTS, Right, describe_rights_request, read_rights
+from .connection import BrokerConnection, dial
 from .retrying import NotRetriable, retried
 
 STALE_SECONDS: Final = 60.0
@@ -53,9 +55,9 @@ class Cluster:
         self._bootstrap = list(bootstrap)
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._open: dict[tuple[Address, ConnectionPurpose], asyncio.Future[Connection]] = {}
-        self._idle: dict[Address, list[Connection]] = {}
-        self._lent: set[Connection] = set()
+        self._open: dict[tuple[Address, ConnectionPurpose], asyncio.Future[BrokerConnection]] = {}
+        self._idle: dict[Address, list[BrokerConnection]] = {}
+        self._lent: set[BrokerConnection] = set()
         self._metadata = Metadata(_MOST_REMEMBERED)
         self._refreshes: dict[str, asyncio.Task[TopicImage]] = {}
         self._answering: Address | None = None
@@ -75,7 +77,9 @@ class Cluster:
 
     # Connections
 
-    async def connection(self, address: Address, purpose: ConnectionPurpose = ConnectionPurpose.CONTROL) -> Connection:
+    async def connection(
+        self, address: Address, purpose: ConnectionPurpose = ConnectionPurpose.CONTROL
+    ) -> BrokerConnection:
         """The one connection to a broker for short requests of a kind."""
         key = address, purpose
         held = self._open.get(key)
@@ -87,12 +91,12 @@ class Cluster:
         self._open[key] = opening
         return await asyncio.shield(opening)
 
-    def ready(self, node: int, purpose: ConnectionPurpose) -> Connection | None:
+    def ready(self, node: int, purpose: ConnectionPurpose) -> BrokerConnection | None:
         """The connection if there is a usable one now, without waiting."""
         held = self._open.get((self.brokers.get(node, _NOWHERE), purpose))
         return held.result() if held is not None and held.done() and _is_good(held) else None
 
-    async def to_node(self, node: int, purpose: ConnectionPurpose = ConnectionPurpose.CONTROL) -> Connection:
+    async def to_node(self, node: int, purpose: ConnectionPurpose = ConnectionPurpose.CONTROL) -> BrokerConnection:
         """A connection to a broker by its number."""
         return await self.connection(self.address(node), purpose)
 
@@ -103,7 +107,7 @@ class Cluster:
             raise ConnectionLost(f"broker {node} is not known" if node >= 0 else "there is no leader for now")
         return address
 
-    async def any(self) -> Connection:
+    async def any(self) -> BrokerConnection:
         """A connection to a broker that answers: the one that did last time, or the next in turn."""
         reasons = []
         first = [self._answering] if self._answering is not None else []
@@ -126,7 +130,7 @@ class Cluster:
         self._answering = ring[(last + 1) % len(ring)]
 
     @asynccontextmanager
-    async def lent(self, node: int) -> AsyncIterator[Connection]:
+    async def lent(self, node: int) -> AsyncIterator[BrokerConnection]:
         """A connection that nobody else uses meanwhile, for requests that wait at the broker."""
         address = self.address(node)
         connection = await self._take(address)
@@ -144,7 +148,7 @@ class Cluster:
             else:
                 connection.close()
 
-    async def _take(self, address: Address) -> Connection:
+    async def _take(self, address: Address) -> BrokerConnection:
         idle = self._idle.get(address, [])
         while idle:
             connection = idle.pop()
@@ -234,7 +238,7 @@ class Cluster:
         return [report for report in await asyncio.gather(*asked) if report is not None]
 
     async def _health_at(self, address: Address, seconds: float) -> HealthReport | None:
-        connection: Connection | None = None
+        connection: BrokerConnection | None = None
         try:
             async with asyncio.timeout(seconds):
                 connection = await self.connection(address, ConnectionPurpose.HEALTH)
@@ -246,6 +250,14 @@ class Cluster:
             if connection is not None:
                 connection.close()
             return None
+
+    async def lacks(self, principal: str, rights: Sequence[Right]) -> list[Right]:
+        """Those of the rights that another user has not; `CodedError` where this client may not ask about others."""
+        await self.any()
+        assert self._answering is not None
+        connection = await self.connection(self._answering, ConnectionPurpose.HEALTH)
+        answer = await connection.ask_bytes(DESCRIBE_RIGHTS, VERSION, describe_rights_request(principal, rights))
+        return read_rights(answer, rights)
 
     async def leader(self, topic: str, partition: int) -> int:
         """Who leads a partition, -1 while nobody does; `CodedError` when there is no such partition."""
@@ -323,7 +335,7 @@ class Cluster:
 _NOWHERE: Final = Address("", 0)
 
 
-def _is_good(held: asyncio.Future[Connection], *, even_expired: bool = False) -> bool:
+def _is_good(held: asyncio.Future[BrokerConnection], *, even_expired: bool = False) -> bool:
     if held.cancelled() or held.exception() is not None:
         return False
     return not held.result().is_closed if even_expired else held.result().is_usable()

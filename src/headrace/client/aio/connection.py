@@ -18,7 +18,7 @@ from ..core.handshake import ConnectionSession, ConnectionSettings, HandshakeReq
 Buffer = bytes | bytearray | memoryview
 
 
-class Connection(Conversing[asyncio.Future[memoryview]], asyncio.Protocol):
+class BrokerConnection(Conversing[asyncio.Future[memoryview]], asyncio.Protocol):
     """A connection; `dial` makes them. After `ConnectionLost` it is closed for good."""
 
     def __init__(self, address: Address, client_id: str, request_timeout: float) -> None:
@@ -133,7 +133,7 @@ class Connection(Conversing[asyncio.Future[memoryview]], asyncio.Protocol):
             pending.waiter.set_result(body)
 
 
-async def dial(address: Address, settings: ConnectionSettings) -> Connection:
+async def dial(address: Address, settings: ConnectionSettings) -> BrokerConnection:
     """A connection that is ready: TCP, TLS, the handshake; `ConnectionLost` or `AuthenticationRefused` otherwise."""
     try:
         async with asyncio.timeout(settings.connect_timeout):
@@ -151,11 +151,11 @@ async def dial(address: Address, settings: ConnectionSettings) -> Connection:
     return connection
 
 
-async def _connected(address: Address, settings: ConnectionSettings) -> Connection:
+async def _connected(address: Address, settings: ConnectionSettings) -> BrokerConnection:
     loop = asyncio.get_running_loop()
     try:
         _, connection = await loop.create_connection(
-            lambda: Connection(address, settings.client_id, settings.request_timeout),
+            lambda: BrokerConnection(address, settings.client_id, settings.request_timeout),
             address.host,
             address.port,
             ssl=settings.tls,
@@ -168,7 +168,7 @@ async def _connected(address: Address, settings: ConnectionSettings) -> Connecti
     return connection
 
 
-async def _shake_hands(connection: Connection, steps: Steps) -> ConnectionSession:
+async def _shake_hands(connection: BrokerConnection, steps: Steps) -> ConnectionSession:
     try:
         step = advanced(steps, None)
         while isinstance(step, HandshakeRequest):

@@ -183,13 +183,13 @@ class Member:
 
     async def _count(self, topics: Iterable[str]) -> dict[str, int]:
         """Partitions of each topic that there is; a topic that there is not may come later."""
-        found = {}
+        counts = {}
         for topic in topics:
             try:
-                found[topic] = (await self._cluster.topic(topic)).partitions
+                counts[topic] = (await self._cluster.topic(topic)).partitions
             except CodedError as error:
                 log.info("a topic cannot be read", topic=topic, group=self.settings.group, reason=str(error))
-        return found
+        return counts
 
     async def _positions(self) -> dict[TopicPartition, int]:
         """Where to begin: after what is committed, or where `reset` says."""
@@ -197,13 +197,15 @@ class Member:
         if not places:
             return {}
         offsets = await committed(self._cluster, self.settings.group, places)
-        found = {place: offsets[place].offset for place in places if place in offsets}
+        positions = {place: offsets[place].offset for place in places if place in offsets}
         for topic, some in self.assignment.items():
-            missing = {partition: RESETS[self.settings.reset] for partition in some if (topic, partition) not in found}
+            missing = {
+                partition: RESETS[self.settings.reset] for partition in some if (topic, partition) not in positions
+            }
             if missing:
                 for partition, (offset, _) in (await list_offsets(self._cluster, topic, missing)).items():
-                    found[TopicPartition(topic, partition)] = offset
-        return found
+                    positions[TopicPartition(topic, partition)] = offset
+        return positions
 
     # Staying
 

@@ -49,19 +49,28 @@ class Reader:
         self._held: dict[TopicPartition, list[Record]] = {}
         """What was fetched and not taken yet."""
 
-    async def take(self, most: int, wait_ms: int) -> list[FetchedRecord]:
-        """Up to `most` records; waits for the first of them."""
-        if not any(self._held.values()):
+    @property
+    def has_more(self) -> bool:
+        """Whether records are here that nobody has taken yet."""
+        return any(self._held.values())
+
+    async def take(self, most: int, wait_ms: int, most_bytes: int | None = None) -> list[FetchedRecord]:
+        """Up to `most` records, with up to so many bytes of keys and values, but one at least; waits for the first."""
+        if not self.has_more:
             await self._fill(wait_ms)
         taken: list[FetchedRecord] = []
-        for place in list(self._held):
-            records = self._held.pop(place)
-            part, rest = records[: most - len(taken)], records[most - len(taken) :]
+        left = most_bytes
+        for partition in list(self._held):
+            records = self._held.pop(partition)
+            count = most - len(taken)
+            if left is not None:
+                count, left = _fitting(records[:count], left, takes_one=not taken)
+            part, rest = records[:count], records[count:]
             if part:
-                self.positions[place] = part[-1].offset + 1
-                taken += [FetchedRecord(*place, record) for record in part]
+                self.positions[partition] = part[-1].offset + 1
+                taken += [FetchedRecord(*partition, record) for record in part]
             if rest:
-                self._held[place] = rest
+                self._held[partition] = rest
         return taken
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
@@ -106,15 +115,15 @@ class Reader:
     async def _fetch_from(self, node: int, positions: Mapping[TopicPartition, int], wait_ms: int) -> bool:
         pages = await fetch_from(self._cluster, node, positions, self._max_bytes, wait_ms, isolation=self._isolation)
         brought = False
-        for place, page in pages.items():
+        for partition, page in pages.items():
             if isinstance(page, Page):
                 if page.records:
-                    self._held[place] = page.records
+                    self._held[partition] = page.records
                     brought = True
                 else:
-                    self.positions[place] = page.next_offset
+                    self.positions[partition] = page.next_offset
             else:
-                await self._reset_position(place, page)
+                await self._reset_position(partition, page)
         return brought
 
     async def _reset_position(self, topic_partition: TopicPartition, error: CodedError) -> None:
@@ -126,6 +135,21 @@ class Reader:
         if remedy_of(error.code) is Remedy.REFRESH_METADATA:
             self._cluster.forget(topic)
         raise error
+
+
+def size_of(record: Record) -> int:
+    """Bytes of a record's key and value."""
+    return len(record.key or b"") + len(record.value or b"")
+
+
+def _fitting(records: list[Record], room: int, *, takes_one: bool) -> tuple[int, int]:
+    """How many of the first records fit, and the room that they leave: none once one did not fit."""
+    for count, record in enumerate(records):
+        size = size_of(record)
+        if size > room and not (takes_one and count == 0):
+            return count, 0
+        room = max(room - size, 0)
+    return len(records), room
 
 
 async def _first_true(rounds: set[asyncio.Task[bool]]) -> bool:

@@ -5,7 +5,7 @@ from typing import Final
 CORRUPT: Final = "CORRUPT_MESSAGE"
 
 
-class BadBatch(Exception):
+class UnreadableBatch(Exception):
     """A batch that cannot be read, the offset it should begin at, and Kafka's name for the reason."""
 
     def __init__(self, reason: str, offset: int, code: str = CORRUPT) -> None:

@@ -210,7 +210,7 @@ def decode_records(
     values: Any,
     offsets: Any,
     times: Any,
-    places: Any,
+    header_spans: Any,
     room: Any,
 ) -> Any:
     """Append the records of these batches with start <= offset < end to the columns; OK, or what is wrong.
@@ -243,10 +243,10 @@ def decode_records(
             null_values += value_size < 0
             store_64(offsets + 8 * row, offset)
             store_64(times + 8 * row, append_time if is_append_time else _microseconds(_sum(base_time, time_delta)))
-            if places != 0:
+            if header_spans != 0:
                 headers_at = value_at + max(value_size, 0)
-                store_64(places + 16 * row, headers_at)
-                store_64(places + 16 * row + 8, at)
+                store_64(header_spans + 16 * row, headers_at)
+                store_64(header_spans + 16 * row + 8, at)
                 header_bytes += at - headers_at
             row += 1
         if at != stop:
@@ -259,7 +259,7 @@ def decode_records(
 
 @kernel(INT, INT, INT, INTS, INT, INT, OUTPUT, OUTPUT)
 def decode_headers(
-    places: Any,
+    header_spans: Any,
     rows: Any,
     cursor: Any,
     list_offsets: Any,
@@ -274,8 +274,8 @@ def decode_headers(
     header = key_end = value_end = bits = np.int64(0)
     for row in range(rows):
         cursor[FAILED_ROW] = row
-        stop = load_i64(places + 16 * row + 8)
-        count, at = load_varint(load_i64(places + 16 * row), stop)
+        stop = load_i64(header_spans + 16 * row + 8)
+        count, at = load_varint(load_i64(header_spans + 16 * row), stop)
         if at == 0 or count < 0 or count > (stop - at) // 2:
             return BAD_HEADERS
         if count == 0:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from ...protocol.batch import APPEND_TIME_BIT
 from . import _decoding as kernels
-from ._damage import BadBatch
+from ._damage import UnreadableBatch
 from ._memory import address_of, pool_array
 from ._outputs import BinaryOutput, buffer_of, full_bits, plain_array, starts
 from ._plan import DecodePlan
@@ -19,7 +19,7 @@ _SMALLEST_HEADER: Final = 2
 
 
 class Filled:
-    """The columns of one plan; raises `BadBatch` when its records are malformed.
+    """The columns of one plan; raises `UnreadableBatch` when its records are malformed.
 
     Buffers are as large as the plan's records could make them. What is not written to costs no memory.
     """
@@ -32,7 +32,7 @@ class Filled:
         self._values = BinaryOutput(most, size)
         self._offsets = pool_array(most, np.int64)
         self._times = pool_array(most, np.int64)
-        self._places = pool_array(2 * most, np.int64) if with_headers else None
+        self._header_spans = pool_array(2 * most, np.int64) if with_headers else None
         status = kernels.decode_records(
             plan.batches,
             start,
@@ -42,7 +42,7 @@ class Filled:
             self._values.addresses,
             address_of(self._offsets),
             address_of(self._times),
-            0 if self._places is None else address_of(self._places),
+            0 if self._header_spans is None else address_of(self._header_spans),
             most,
         )
         if status != kernels.OK:
@@ -79,9 +79,9 @@ class Filled:
         rows, size = self.rows, self._count(kernels.HEADER_BYTES)
         lists, list_bits = starts(rows), full_bits(rows)
         keys, values = (BinaryOutput(size // _SMALLEST_HEADER, size) for _ in range(2))
-        assert self._places is not None
+        assert self._header_spans is not None
         status = kernels.decode_headers(
-            address_of(self._places),
+            address_of(self._header_spans),
             rows,
             self._cursor,
             address_of(lists),
@@ -103,8 +103,8 @@ class Filled:
         return pa.Array.from_buffers(HEADERS, rows, [bits, buffer_of(lists, rows + 1)], nulls, children=[pairs])
 
 
-def _malformed(status: int, offset: int) -> BadBatch:
-    return BadBatch(f"a batch is malformed: {kernels.REASONS[status]}", offset)
+def _malformed(status: int, offset: int) -> UnreadableBatch:
+    return UnreadableBatch(f"a batch is malformed: {kernels.REASONS[status]}", offset)
 
 
 def _text(keys: pa.Array, *, is_ascii: bool) -> pa.Array:

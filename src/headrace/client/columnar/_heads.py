@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ...protocol.batch import HEADER_SIZE, MAGIC, BatchHeader, read_header
 from ...protocol.compression import CODECS
 from . import _decoding as kernels
-from ._damage import BadBatch
+from ._damage import UnreadableBatch
 from ._memory import address_of, pool_array
 
 _MAGIC_AT: Final = 16
@@ -41,7 +41,7 @@ def extent(records: memoryview, offset: int) -> tuple[int, int]:
 
 
 def check_rest(records: memoryview, position: int, expected: int) -> None:
-    """What is at a position must be nothing, or the begin of a batch that was cut short; raises `BadBatch`.
+    """What is at a position must be nothing, or the begin of a batch that was cut short; raises `UnreadableBatch`.
 
     `expected` is the offset that it should begin at.
     """
@@ -56,29 +56,29 @@ def check_rest(records: memoryview, position: int, expected: int) -> None:
             raise _wrong_magic(magic, expected)
 
 
-def _wrong_magic(magic: int, offset: int) -> BadBatch:
+def _wrong_magic(magic: int, offset: int) -> UnreadableBatch:
     if 0 <= magic < MAGIC:
-        return BadBatch(
+        return UnreadableBatch(
             f"messages are stored in the old format v{magic}, only v2 (Kafka 0.11 and later) can be read; "
             "write the topic anew with a current producer",
             offset,
             "UNSUPPORTED_FOR_MESSAGE_FORMAT",
         )
-    return BadBatch(f"a record batch has magic {magic}, not {MAGIC}", offset)
+    return UnreadableBatch(f"a record batch has magic {magic}, not {MAGIC}", offset)
 
 
 def _check_head(header: BatchHeader, expected: int) -> None:
     """The conditions are those of the kernel."""
     if header.size < HEADER_SIZE:
-        raise BadBatch(f"a batch says it has {header.size} bytes, its head alone has {HEADER_SIZE}", expected)
+        raise UnreadableBatch(f"a batch says it has {header.size} bytes, its head alone has {HEADER_SIZE}", expected)
     if not 0 <= header.base_offset <= _LAST_OFFSET - max(header.last_offset_delta, 0):
-        raise BadBatch(f"a batch cannot begin at offset {header.base_offset}", expected)
+        raise UnreadableBatch(f"a batch cannot begin at offset {header.base_offset}", expected)
     if header.last_offset_delta < 0 or header.record_count < 0:
-        raise BadBatch(
+        raise UnreadableBatch(
             f"a batch cannot have {header.record_count} records up to offset delta {header.last_offset_delta}",
             header.base_offset,
         )
     if header.codec not in _CODEC_IDS:
-        raise BadBatch(f"there is no compression codec {header.codec}", header.base_offset)
+        raise UnreadableBatch(f"there is no compression codec {header.codec}", header.base_offset)
     if header.record_count > kernels.MOST_RECORDS:
-        raise BadBatch(f"a batch of {header.record_count} records is too large", header.base_offset)
+        raise UnreadableBatch(f"a batch of {header.record_count} records is too large", header.base_offset)

@@ -11,7 +11,7 @@ from ._layout import Input
 from ._memory import pool_array
 
 
-class Column(NamedTuple):
+class KernelColumn(NamedTuple):
     """What a kernel gets of a column, and the array whose buffers those addresses are in."""
 
     addresses: tuple[int, ...]
@@ -19,11 +19,11 @@ class Column(NamedTuple):
     array: pa.Array | None
 
 
-ABSENT: Final = Column(tuple(Input(0, 4, 0, 0, 0)), None)
+ABSENT: Final = KernelColumn(tuple(Input(0, 4, 0, 0, 0)), None)
 """A column that is not there: null in every row."""
 
 
-def binary_input(column: pa.Array, name: str) -> Column:
+def binary_input(column: pa.Array, name: str) -> KernelColumn:
     """A column of binary or text; `ClientError` when it is of another type."""
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -39,7 +39,7 @@ def binary_input(column: pa.Array, name: str) -> Column:
     return _column(column, 4 if _is_short(column.type) else 8)
 
 
-def _column(array: pa.Array, width: int) -> Column:
+def _column(array: pa.Array, width: int) -> KernelColumn:
     bits, offsets, *data = array.buffers()
     if not len(array):
         return ABSENT
@@ -51,7 +51,7 @@ def _column(array: pa.Array, width: int) -> Column:
         bits.address if array.null_count else 0,
         array.offset,
     )
-    return Column(tuple(addresses), array)
+    return KernelColumn(tuple(addresses), array)
 
 
 def _is_short(kind: pa.DataType) -> bool:
@@ -62,7 +62,7 @@ def _is_large(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_binary(kind) or pa.types.is_large_string(kind))
 
 
-def header_inputs(column: pa.Array) -> tuple[Column, Column, Column]:
+def header_inputs(column: pa.Array) -> tuple[KernelColumn, KernelColumn, KernelColumn]:
     """Lists, keys and values of a column of headers; `ClientError` when it is of another type."""
     kind = column.type
     if pa.types.is_null(kind):

@@ -12,7 +12,7 @@ from ...protocol.compression import unpack
 from ...protocol.errors import CodedError
 from ...protocol.records import decode_marker
 from . import _decoding as kernels
-from ._damage import BadBatch
+from ._damage import UnreadableBatch
 from ._heads import Table, check_rest, read_heads
 from ._memory import Arena, address_of
 
@@ -53,7 +53,7 @@ def plan_fetch(
     records: memoryview, start: int, end: int, transactions: Sequence[tuple[int, int]], *, check_crcs: bool
 ) -> DecodePlan:
     """The batches with records of start <= offset < end that are neither control batches nor aborted, as many as one
-    plan may hold. Raises `BadBatch`.
+    plan may hold. Raises `UnreadableBatch`.
     """
     fetch = _Fetch(records, check_crcs=check_crcs)
     heads, stop = read_heads(records)
@@ -95,7 +95,7 @@ class _Fetch:
         """The bytes of one batch, from one address to another, which have this CRC."""
         batch = self._records[at - self._address : stop - self._address]
         if self._check_crcs and not crc_matches(batch, crc):
-            raise BadBatch("a batch does not match its CRC-32C", offset)
+            raise UnreadableBatch("a batch does not match its CRC-32C", offset)
         return batch
 
     def prepared(self, batches: Table) -> Table:
@@ -129,7 +129,7 @@ class _Fetch:
         try:
             data = unpack(codec, packed, BATCH_LIMIT, guess=guess, allocate=arena.room)
         except CodedError as error:
-            raise BadBatch(error.message, offset) from error
+            raise UnreadableBatch(error.message, offset) from error
         self._ratio = max(self._ratio, len(data) / max(len(packed), 1))
         data = arena.take(len(data))
         self.kept.append(data)
@@ -149,7 +149,7 @@ def _check_counts(batches: Table) -> None:
     wrong = np.flatnonzero(batches[:, kernels.RECORDS] > sizes // SMALLEST_RECORD)
     if len(wrong):
         n = wrong[0]
-        raise BadBatch(
+        raise UnreadableBatch(
             f"{sizes[n]} bytes cannot hold {batches[n, kernels.RECORDS]} records", int(batches[n, kernels.BASE_OFFSET])
         )
 
@@ -186,5 +186,5 @@ def _is_abort_marker(batch: memoryview, offset: int) -> bool:
     try:
         marker = decode_marker(batch)
     except (CodedError, ValueError) as error:
-        raise BadBatch(f"a control batch cannot be read: {error}", offset) from error
+        raise UnreadableBatch(f"a control batch cannot be read: {error}", offset) from error
     return marker is not None and not marker.committed

@@ -1,5 +1,6 @@
 """Topics made by the columnar client: on demand, as producers do, or to keep its own state in."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from headrace.protocol.api import ApiKey
@@ -37,24 +38,43 @@ def require_compacted_topic(cluster: Cluster, name: str, *, segment_bytes: int) 
 
     One partition, on three brokers, or on as many as there are. `TopicNotMade` where it cannot be.
     """
+    _require(
+        cluster,
+        name,
+        {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.bytes": str(segment_bytes)},
+    )
+
+
+def require_bounded_topic(
+    cluster: Cluster, name: str, *, segment_bytes: int, retention_bytes: int, retention_ms: int
+) -> None:
+    """The same for a topic that forgets its oldest records, by size and age."""
+    _require(
+        cluster,
+        name,
+        {
+            "cleanup.policy": "delete",
+            "segment.bytes": str(segment_bytes),
+            "retention.bytes": str(retention_bytes),
+            "retention.ms": str(retention_ms),
+        },
+    )
+
+
+def _require(cluster: Cluster, name: str, configs: Mapping[str, str]) -> None:
     try:
         cluster.describe([name])
     except UnknownTopic:
         try:
-            _create_compacted(cluster, name, segment_bytes)
+            _create(cluster, name, configs)
         except ClientError as error:
             raise TopicNotMade(error.message, error.code) from error
         cluster.describe([name], max_age=0.0)
 
 
-def _create_compacted(cluster: Cluster, name: str, segment_bytes: int) -> None:
+def _create(cluster: Cluster, name: str, given: Mapping[str, str]) -> None:
     replicas = min(_REPLICAS, len(cluster.brokers()))
-    configs = {
-        "cleanup.policy": "compact",
-        "min.cleanable.dirty.ratio": "0.1",
-        "segment.bytes": str(segment_bytes),
-        "min.insync.replicas": str(max(1, replicas - 1)),
-    }
+    configs = {**given, "min.insync.replicas": str(max(1, replicas - 1))}
     timeout_ms = cluster.settings["request.timeout.ms"]
     values = create_topic_request(
         name, timeout_ms=timeout_ms, partitions=1, replication_factor=replicas, configs=configs

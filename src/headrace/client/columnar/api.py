@@ -50,7 +50,7 @@ def read_arrow(
     all come; `headers` only when they are asked for. `settings` are Kafka's, with underscores for dots:
     `security_protocol="SASL_SSL"`, `isolation_level="read_committed"`.
     """
-    cluster = _cluster(bootstrap, settings)
+    cluster = cluster_of(bootstrap, settings)
     ranges = _ranges(cluster, topic, start, end, partitions)
     schema = _schema(columns, headers)
     by_partition: dict[TopicPartition, list[pa.RecordBatch]] = {
@@ -78,7 +78,7 @@ def scan_arrow(
     stream = scan_arrow("orders")
     duckdb.sql("SELECT partition, count(*) FROM stream GROUP BY partition")
     """
-    cluster = _cluster(bootstrap, settings)
+    cluster = cluster_of(bootstrap, settings)
     ranges = _ranges(cluster, topic, start, end, partitions)
     schema = _schema(columns, headers)
     batches = _batches(cluster, ranges, with_headers=_wants_headers(columns, headers))
@@ -104,7 +104,7 @@ def write_arrow(
     out. A row goes to the partition it names, or to its key's as every Kafka client chooses it, or to any.
     `settings` are Kafka's, with underscores for dots; with `transactional_id` all rows become visible at once.
     """
-    with Writer(_cluster(bootstrap, settings)) as writer:
+    with Writer(cluster_of(bootstrap, settings)) as writer:
         if writer.is_transactional:
             writer.begin()
         for batch in batches_of(rows):
@@ -116,12 +116,12 @@ def write_arrow(
         return writer.written
 
 
-def _cluster(bootstrap: str, settings: Mapping[str, Any]) -> Cluster:
-    named = {name.replace("_", "."): _text(value) for name, value in settings.items()}
+def cluster_of(bootstrap: str, settings: Mapping[str, Any]) -> Cluster:
+    named = {name.replace("_", "."): setting_text(value) for name, value in settings.items()}
     return shared_cluster({"bootstrap.servers": bootstrap, **named})
 
 
-def _text(value: Any) -> str:
+def setting_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -157,31 +157,35 @@ def _ranges(
     """What to read, with both ends known."""
     topics = [topic] if isinstance(topic, str) else list(topic)
     chosen = None if partitions is None else list(partitions)
-    places = [
+    topic_partitions = [
         TopicPartition(name, number)
         for name, count in cluster.partitions(topics).items()
         for number in (range(count) if chosen is None else chosen)
     ]
-    ends = _resolved(cluster, places, end, "end")
-    starts = _resolved(cluster, places, start, "start")
-    return [Range(*where, starts[where], max(starts[where], ends[where])) for where in places]
+    ends = resolved(cluster, topic_partitions, end, "end")
+    starts = resolved(cluster, topic_partitions, start, "start")
+    return [Range(*where, starts[where], max(starts[where], ends[where])) for where in topic_partitions]
 
 
-def _resolved(cluster: Cluster, places: list[TopicPartition], bound: Bound, name: str) -> dict[TopicPartition, int]:
+def resolved(cluster: Cluster, partitions: list[TopicPartition], bound: Bound, name: str) -> dict[TopicPartition, int]:
     """An offset for each partition; a time after the last record stands for the end."""
     if isinstance(bound, Mapping):
-        missing = [topic_partition.partition for topic_partition in places if topic_partition.partition not in bound]
+        missing = [
+            topic_partition.partition for topic_partition in partitions if topic_partition.partition not in bound
+        ]
         if missing:
             raise ClientError(f"{name} has no offset for partition {missing[0]}; name the partitions to read", _INVALID)
-        return {topic_partition: _offset(bound[topic_partition.partition], name) for topic_partition in places}
+        return {topic_partition: _offset(bound[topic_partition.partition], name) for topic_partition in partitions}
     if isinstance(bound, int) and not isinstance(bound, bool):
-        return dict.fromkeys(places, _offset(bound, name))
-    found = cluster.offsets(dict.fromkeys(places, _asked(bound, name)), read_committed=_is_committed(cluster))
-    late = [topic_partition for topic_partition, offset in found.items() if offset is None]
+        return dict.fromkeys(partitions, _offset(bound, name))
+    resolved = cluster.offsets(
+        dict.fromkeys(partitions, _offset_query(bound, name)), read_committed=_is_committed(cluster)
+    )
+    late = [topic_partition for topic_partition, offset in resolved.items() if offset is None]
     ends = cluster.offsets(dict.fromkeys(late, LATEST), read_committed=_is_committed(cluster))
     return {
         topic_partition: (ends[topic_partition] if offset is None else offset) or 0
-        for topic_partition, offset in found.items()
+        for topic_partition, offset in resolved.items()
     }
 
 
@@ -192,7 +196,7 @@ def _offset(number: int, name: str) -> int:
     return int(number)
 
 
-def _asked(bound: Bound, name: str) -> int:
+def _offset_query(bound: Bound, name: str) -> int:
     if isinstance(bound, datetime):
         # Rounded up: a record of the millisecond that a time lies within is earlier than the time.
         return -((_EPOCH - bound.astimezone(UTC)) // timedelta(milliseconds=1))

@@ -321,14 +321,14 @@ class Cluster:
             by_leader[route.node][where] = OffsetQuery(value, route.epoch)
         error: ClientError | None = None
         with ExitStack() as stack:
-            asked = []
+            channels = []
             for node, queries in by_leader.items():
                 channel = stack.enter_context(self.channel_to(node))
                 version = channel.version_of(ApiKey.LIST_OFFSETS)
                 values = list_offsets_request(queries, isolation=int(read_committed))
                 channel.send(ApiKey.LIST_OFFSETS, version, [encode_request(ApiKey.LIST_OFFSETS, version, values)])
-                asked.append(channel)
-            for channel in asked:
+                channels.append(channel)
+            for channel in channels:
                 error = self._take_offsets(read_offsets(channel.receive_entity()), offsets) or error
         if error is not None:
             raise TryAgain(error)
@@ -337,15 +337,15 @@ class Cluster:
         self, answered: Mapping[TopicPartition, ListedOffset], offsets: dict[TopicPartition, int | None]
     ) -> ClientError | None:
         error = None
-        for where, listed in answered.items():
+        for partition, listed in answered.items():
             if listed.code is ErrorCode.none:
-                offsets[where] = listed.offset if listed.offset != _UNSET else None
+                offsets[partition] = listed.offset if listed.offset != _UNSET else None
                 continue
-            error = refused(listed.code, where.text)
+            error = refused(listed.code, partition.text)
             if not is_retriable(listed.code):
                 raise error
             if remedy_of(listed.code) is Remedy.REFRESH_METADATA:
-                self.forget_leaders([where.topic])
+                self.forget_leaders([partition.topic])
         return error
 
 

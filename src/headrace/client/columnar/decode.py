@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import ClientError
-from ._damage import BadBatch
+from ._damage import UnreadableBatch
 from .model import SCHEMA, SCHEMA_WITH_HEADERS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Decoder:
+class FetchDecoder:
     """Fetched bytes of one partition to Arrow. One object serves all fetches of a partition, one at a time."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Decoder:
         try:
             plan = self._plan(memoryview(records), start, end, aborted, check_crcs=self._check_crcs)
             return self._rows_of(plan, start, end), plan.next_offset
-        except BadBatch as bad:
+        except UnreadableBatch as bad:
             first, last = self._extent(memoryview(records), bad.offset)
             if not self._skip_unreadable or last < 0:
                 raise self._unreadable(bad, last) from bad
@@ -79,7 +79,7 @@ class Decoder:
         log.warning("%s: offsets %d to %d were skipped: %s", where, first, last, reason)
         return None, last + 1
 
-    def _unreadable(self, bad: BadBatch, last: int) -> ClientError:
+    def _unreadable(self, bad: UnreadableBatch, last: int) -> ClientError:
         where = f"'{self._topic}' partition {self._partition} cannot be read at offset {bad.offset}: {bad.reason}"
         if last < 0:
             return ClientError(where, bad.code)

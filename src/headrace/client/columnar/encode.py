@@ -64,7 +64,7 @@ def encode_rows(
     first, wanted = 0, limit
     while first < rows.num_rows:
         done = columns.encode(first, arena.room(wanted), limit)
-        wanted = limit if done.count else _checked(done.wanted, first)
+        wanted = limit if done.count else _checked(done.size_needed, first)
         if done.count:
             batches.append(EncodedBatch(_packed(arena, done, codec, level), done.count))
             first += done.count
@@ -78,7 +78,7 @@ class _Written(NamedTuple):
     size: int
     base_time: int
     latest: int
-    wanted: int
+    size_needed: int
 
 
 class _Columns:
@@ -136,13 +136,13 @@ def _check_size(batch_bytes: int) -> None:
         raise ClientError(f"a batch has between 1 and {_LARGEST} bytes, not {batch_bytes}", "_INVALID_ARG")
 
 
-def _checked(wanted: int, row: int) -> int:
+def _checked(size: int, row: int) -> int:
     """The size that a record wants, when it can be had."""
-    if wanted < 0:
+    if size < 0:
         raise ClientError(f"a header of row {row} has no key", "_INVALID_ARG")
-    if wanted > _LARGEST:
-        raise ClientError(f"row {row} is too large for a record: {wanted} bytes", "MSG_SIZE_TOO_LARGE")
-    return wanted
+    if size > _LARGEST:
+        raise ClientError(f"row {row} is too large for a record: {size} bytes", "MSG_SIZE_TOO_LARGE")
+    return size
 
 
 def _packed(arena: Arena, done: _Written, codec: int, level: int | None) -> memoryview:

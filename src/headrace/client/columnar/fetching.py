@@ -17,7 +17,7 @@ from headrace.protocol.fetched import PartitionRecords
 from headrace.protocol.topic_partition import TopicPartition
 
 from ..core.codes import Remedy, code_of, is_retriable, remedy_of
-from .decode import Decoder
+from .decode import FetchDecoder
 from .retry import Patience
 
 SMALLEST_ASKED: Final = 64 * 1024
@@ -59,7 +59,7 @@ class PartitionRead:
     topic_partition: TopicPartition
     next_offset: int
     end: int
-    decoder: Decoder
+    decoder: FetchDecoder
     topic_id: bytes | None = None
     epoch: int = -1
     replica: int | None = None

@@ -133,13 +133,13 @@ def end_transactions(
 def open_transactions(cluster: Cluster, prefix: str) -> list[str]:
     """The ids, of those that start with the prefix, whose transactions are open; a broker that does not answer is left
     out."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in cluster.brokers():
         try:
-            found.update(_open_at(cluster, node))
+            names.update(_open_at(cluster, node))
         except (ConnectionLost, TryAgain):
             continue
-    return sorted(name for name in found if name.startswith(prefix))
+    return sorted(name for name in names if name.startswith(prefix))
 
 
 def fence(cluster: Cluster, transactional_id: str) -> None:

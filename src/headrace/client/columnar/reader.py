@@ -26,7 +26,7 @@ from ..core.metadata import PartitionRoute
 from ..errors import ClientError
 from .channel import BrokerAnswer, Channel
 from .cluster import Cluster
-from .decode import Decoder
+from .decode import FetchDecoder
 from .fetching import FetchStep, PartitionRead, end_of_batches, next_fetch, step_after
 from .model import EARLIEST, LATEST, OffsetsGone, Range, TopicPartition, TopicReplaced
 from .retry import Patience, TryAgain, refused, translated_call, unreachable
@@ -77,7 +77,7 @@ class _Leg:
 
     node: int
     channel: Channel
-    asked: dict[tuple[str | bytes, int], PartitionRead]
+    requested: dict[tuple[str | bytes, int], PartitionRead]
 
 
 class _Reading:
@@ -102,7 +102,7 @@ class _Reading:
             if wanted.start < wanted.end:
                 self._waiting[TopicPartition(wanted.topic, wanted.partition)].append(wanted)
         self._open: dict[TopicPartition, PartitionRead] = {}
-        self._asked: set[TopicPartition] = set()
+        self._in_flight: set[TopicPartition] = set()
         self._legs: dict[int, _Leg] = {}
 
     def run(self) -> Iterator[pa.RecordBatch]:
@@ -130,8 +130,8 @@ class _Reading:
             topic_partition=topic_partition, next_offset=wanted.start, end=wanted.end, decoder=decoder
         )
 
-    def _decoder(self, topic_partition: TopicPartition) -> Decoder:
-        return Decoder(
+    def _decoder(self, topic_partition: TopicPartition) -> FetchDecoder:
+        return FetchDecoder(
             *topic_partition,
             with_headers=self._with_headers,
             check_crcs=self._settings["check.crcs"],
@@ -145,40 +145,40 @@ class _Reading:
         due: dict[int, list[PartitionRead]] = defaultdict(list)
         now = time.monotonic()
         for state in list(self._open.values()):
-            if state.topic_partition in self._asked or state.retry_at > now:
+            if state.topic_partition in self._in_flight or state.retry_at > now:
                 continue
             node = self._locate(state)
             if node is not None:
                 due[node].append(state)
         for node, states in due.items():
             leg = self._legs.get(node)
-            if leg is None or not leg.asked:
+            if leg is None or not leg.requested:
                 self._ask(node, states)
 
     def _locate(self, state: PartitionRead) -> int | None:
         """The broker to ask; None while there is none."""
         try:
-            place = translated_call(lambda: self._place(state.topic_partition))
+            route = translated_call(lambda: self._route(state.topic_partition))
         except TryAgain as again:
             self._postpone(state, again.error)
             return None
-        if state.topic_id is not None and place.topic_id != state.topic_id:
+        if state.topic_id is not None and route.topic_id != state.topic_id:
             raise self._gone(state)
-        state.topic_id = place.topic_id
-        state.epoch = place.epoch
-        return place.node if state.replica is None else state.replica
+        state.topic_id = route.topic_id
+        state.epoch = route.epoch
+        return route.node if state.replica is None else state.replica
 
-    def _place(self, topic_partition: TopicPartition) -> PartitionRoute:
+    def _route(self, topic_partition: TopicPartition) -> PartitionRoute:
         """Who leads a partition of the very topic that is wanted; what is remembered may be of another one."""
-        wanted = self._topic_ids.get(topic_partition.topic)
-        place = self._cluster.locate(topic_partition)
-        if wanted in (None, place.topic_id) or place.topic_id is None:
-            return place
+        topic_id = self._topic_ids.get(topic_partition.topic)
+        route = self._cluster.locate(topic_partition)
+        if topic_id in (None, route.topic_id) or route.topic_id is None:
+            return route
         self._cluster.forget_leaders([topic_partition.topic])
-        place = self._cluster.locate(topic_partition)
-        if place.topic_id != wanted:
+        route = self._cluster.locate(topic_partition)
+        if route.topic_id != topic_id:
             raise TopicReplaced(topic_partition.topic)
-        return place
+        return route
 
     def _ask(self, node: int, states: list[PartitionRead]) -> None:
         try:
@@ -189,7 +189,7 @@ class _Reading:
 
     def _new_leg(self, node: int) -> _Leg:
         channel = translated_call(lambda: self._cluster.borrow(node))
-        leg = self._legs[node] = _Leg(node=node, channel=channel, asked={})
+        leg = self._legs[node] = _Leg(node=node, channel=channel, requested={})
         return leg
 
     def _send(self, leg: _Leg, states: list[PartitionRead]) -> None:
@@ -206,26 +206,26 @@ class _Reading:
         )
         leg.channel.send(ApiKey.FETCH, version, [encode_request(ApiKey.FETCH, version, values)])
         by_id = version >= FIRST_WITH_IDS
-        leg.asked = {(state.topic_key(by_id=by_id), state.topic_partition.partition): state for state in states}
-        self._asked.update(state.topic_partition for state in states)
+        leg.requested = {(state.topic_key(by_id=by_id), state.topic_partition.partition): state for state in states}
+        self._in_flight.update(state.topic_partition for state in states)
 
     # Answers
 
     def _next_answered(self) -> _Leg | None:
         """A leg whose answer has begun to come, waiting for the first; None when nobody was asked."""
-        asked = [leg for leg in self._legs.values() if leg.asked]
-        if not asked:
+        waiting = [leg for leg in self._legs.values() if leg.requested]
+        if not waiting:
             self._sleep()
             return None
-        if len(asked) == 1:
-            return asked[0]
+        if len(waiting) == 1:
+            return waiting[0]
         poller = poll()
-        for leg in asked:
+        for leg in waiting:
             if leg.channel.has_buffered_input():
                 return leg
             poller.register(leg.channel, POLLIN)
         ready = {fd for fd, _ in poller.poll(self._settings["request.timeout.ms"])}
-        return next((leg for leg in asked if leg.channel.fileno() in ready), asked[0])
+        return next((leg for leg in waiting if leg.channel.fileno() in ready), waiting[0])
 
     def _sleep(self) -> None:
         """Until the first partition that failed is to be tried again."""
@@ -235,14 +235,14 @@ class _Reading:
 
     def _take(self, leg: _Leg) -> Iterator[pa.RecordBatch]:
         """Receive the answer of a leg, send its next fetch, and only then decode."""
-        states = list(leg.asked.values())
+        states = list(leg.requested.values())
         try:
             answer = self._receive(leg)
         except ConnectionLost as lost:
             self._drop_leg(leg.node, states, lost)
             return
-        by_key, leg.asked = leg.asked, {}
-        self._asked.difference_update(state.topic_partition for state in states)
+        by_key, leg.requested = leg.requested, {}
+        self._in_flight.difference_update(state.topic_partition for state in states)
         jobs = self._sort_out(answer, by_key)
         self._ask_idle_brokers()
         for job in jobs:
@@ -259,12 +259,12 @@ class _Reading:
             raise leg.channel.lose(f"a fetch was answered {code.name.upper()}")
         return answer
 
-    def _sort_out(self, answer: FetchAnswer, asked: dict[tuple[str | bytes, int], PartitionRead]) -> list[_Job]:
+    def _sort_out(self, answer: FetchAnswer, requested: dict[tuple[str | bytes, int], PartitionRead]) -> list[_Job]:
         """Act on what each partition answered; gives what there is to decode."""
         total = sum(len(partition.records) for partition in answer.partitions)
         jobs = []
         for partition in answer.partitions:
-            state = asked.pop((partition.topic, partition.partition), None)
+            state = requested.pop((partition.topic, partition.partition), None)
             if state is None:
                 continue
             step = step_after(state, partition, read_committed=self._read_committed, is_alone=not total)
@@ -273,7 +273,7 @@ class _Reading:
                 jobs.append(job)
             if state.is_done:
                 self._open_next(state.topic_partition)
-        self._hold_back(asked.values(), answer.throttle_ms)
+        self._hold_back(requested.values(), answer.throttle_ms)
         return jobs
 
     def _hold_back(self, unanswered: Iterable[PartitionRead], throttle_ms: int) -> None:
@@ -350,7 +350,7 @@ class _Reading:
             self._cluster.give_back(leg.channel)
         self._cluster.forget_leaders({state.topic_partition.topic for state in states})
         for state in states:
-            self._asked.discard(state.topic_partition)
+            self._in_flight.discard(state.topic_partition)
             state.replica = None
             self._postpone(state, unreachable(lost))
 

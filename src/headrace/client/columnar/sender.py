@@ -20,7 +20,7 @@ from .cluster import Cluster
 from .encode import EncodedBatch
 from .producing import FENCED, WHY_FENCED, Batch, Meaning, PartitionQueue, meaning_of
 from .retry import TryAgain, refused, translated_call, unreachable
-from .transaction import Transaction, init_producer
+from .transaction import WriterTransactions, init_producer
 
 _TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
 
@@ -29,7 +29,7 @@ Request = list[tuple[PartitionQueue, Batch]]
 
 
 @dataclass(slots=True)
-class Places:
+class AcknowledgedOffsets:
     """Offsets of records that were written, as ranges from the first up to, not including, the last; not known of all
     when a broker recognised a batch that was sent twice and did not say where it is."""
 
@@ -57,7 +57,7 @@ class _Leg:
 class Sender:
     """The batches of one writer on their way. What will not be written is raised by whichever call finds it out."""
 
-    def __init__(self, cluster: Cluster, *, acks: int, transaction: Transaction | None) -> None:
+    def __init__(self, cluster: Cluster, *, acks: int, transaction: WriterTransactions | None) -> None:
         self._cluster = cluster
         self._settings = cluster.settings
         self._acks = acks
@@ -67,7 +67,7 @@ class Sender:
         self.queued_bytes = 0
         self.written: dict[TopicPartition, int] = defaultdict(int)
         """Records that are acknowledged, by partition."""
-        self.places: dict[TopicPartition, Places] = defaultdict(Places)
+        self.written_ranges: dict[TopicPartition, AcknowledgedOffsets] = defaultdict(AcknowledgedOffsets)
         """Where those of a transaction are."""
 
     def add(self, topic_partition: TopicPartition, encoded: EncodedBatch, producer: ProducerId) -> None:
@@ -216,11 +216,11 @@ class Sender:
             if meaning_of(produced.code, queue, batch) is Meaning.WRITTEN:
                 self._acknowledge([(queue, batch)])
                 if self._transaction is not None:
-                    self.places[queue.topic_partition].add(produced.base_offset, batch.count)
+                    self.written_ranges[queue.topic_partition].add(produced.base_offset, batch.count)
             else:
-                self._judge(queue, batch, produced.code, produced.message or None)
+                self._settle_failure(queue, batch, produced.code, produced.message or None)
 
-    def _judge(self, queue: PartitionQueue, batch: Batch, code: ErrorCode, message: str | None) -> None:
+    def _settle_failure(self, queue: PartitionQueue, batch: Batch, code: ErrorCode, message: str | None) -> None:
         meaning = meaning_of(code, queue, batch)
         queue.failed()
         if meaning is Meaning.FENCED:

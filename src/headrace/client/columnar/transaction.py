@@ -34,7 +34,7 @@ from .retry import refused_or_again
 T = TypeVar("T")
 
 
-class TransactionState(Enum):
+class WriterState(Enum):
     """Where a transaction is."""
 
     NEW = auto()
@@ -47,7 +47,7 @@ class TransactionState(Enum):
     """Somebody else has the transactional id: nothing more can be done."""
 
 
-class TransactionEvent(Enum):
+class WriterEvent(Enum):
     BEGIN = auto()
     COMMIT = auto()
     ABORT = auto()
@@ -56,25 +56,25 @@ class TransactionEvent(Enum):
     FENCE = auto()
 
 
-TRANSITIONS: Final[dict[tuple[TransactionState, TransactionEvent], TransactionState]] = {
-    (TransactionState.NEW, TransactionEvent.BEGIN): TransactionState.OPEN,
-    (TransactionState.READY, TransactionEvent.BEGIN): TransactionState.OPEN,
-    (TransactionState.OPEN, TransactionEvent.COMMIT): TransactionState.READY,
-    (TransactionState.OPEN, TransactionEvent.ABORT): TransactionState.NEW,
-    (TransactionState.OPEN, TransactionEvent.HAND_OVER): TransactionState.NEW,
-    (TransactionState.OPEN, TransactionEvent.FAIL): TransactionState.FAILED,
-    (TransactionState.FAILED, TransactionEvent.FAIL): TransactionState.FAILED,
-    (TransactionState.FAILED, TransactionEvent.ABORT): TransactionState.NEW,
-    **{(state, TransactionEvent.FENCE): TransactionState.FENCED for state in TransactionState},
-    (TransactionState.FENCED, TransactionEvent.FAIL): TransactionState.FENCED,
+TRANSITIONS: Final[dict[tuple[WriterState, WriterEvent], WriterState]] = {
+    (WriterState.NEW, WriterEvent.BEGIN): WriterState.OPEN,
+    (WriterState.READY, WriterEvent.BEGIN): WriterState.OPEN,
+    (WriterState.OPEN, WriterEvent.COMMIT): WriterState.READY,
+    (WriterState.OPEN, WriterEvent.ABORT): WriterState.NEW,
+    (WriterState.OPEN, WriterEvent.HAND_OVER): WriterState.NEW,
+    (WriterState.OPEN, WriterEvent.FAIL): WriterState.FAILED,
+    (WriterState.FAILED, WriterEvent.FAIL): WriterState.FAILED,
+    (WriterState.FAILED, WriterEvent.ABORT): WriterState.NEW,
+    **{(state, WriterEvent.FENCE): WriterState.FENCED for state in WriterState},
+    (WriterState.FENCED, WriterEvent.FAIL): WriterState.FENCED,
 }
 
 _WORDS: Final = {
-    TransactionState.NEW: "no transaction has begun",
-    TransactionState.READY: "no transaction has begun",
-    TransactionState.OPEN: "a transaction is open already",
-    TransactionState.FAILED: "the transaction failed and can only be aborted",
-    TransactionState.FENCED: WHY_FENCED,
+    WriterState.NEW: "no transaction has begun",
+    WriterState.READY: "no transaction has begun",
+    WriterState.OPEN: "a transaction is open already",
+    WriterState.FAILED: "the transaction failed and can only be aborted",
+    WriterState.FENCED: WHY_FENCED,
 }
 
 
@@ -91,7 +91,7 @@ class PreparedTransaction(NamedTuple):
         return ProducerId(self.producer_id, self.epoch)
 
 
-class Transaction:
+class WriterTransactions:
     """The transactions of one writer, one after the other."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
@@ -100,20 +100,20 @@ class Transaction:
         self._timeout_ms = timeout_ms
         self._added: set[TopicPartition] = set()
         self.producer = NOBODY
-        self.state = TransactionState.NEW
+        self.state = WriterState.NEW
 
     @property
     def is_open(self) -> bool:
-        return self.state in (TransactionState.OPEN, TransactionState.FAILED)
+        return self.state in (WriterState.OPEN, WriterState.FAILED)
 
     def begin(self) -> bool:
         """Begin; True when the producer is another one than before."""
-        self.check(TransactionEvent.BEGIN)
-        is_new = self.state is TransactionState.NEW
+        self.check(WriterEvent.BEGIN)
+        is_new = self.state is WriterState.NEW
         if is_new:
             self.producer = self._guarded(self._new_producer)
         self._added.clear()
-        self.move(TransactionEvent.BEGIN)
+        self.move(WriterEvent.BEGIN)
         return is_new
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -125,24 +125,24 @@ class Transaction:
 
     def prepared(self) -> PreparedTransaction:
         """Hand the open transaction over; the next one begins with a new epoch."""
-        self.check(TransactionEvent.HAND_OVER)
-        self.move(TransactionEvent.HAND_OVER)
+        self.check(WriterEvent.HAND_OVER)
+        self.move(WriterEvent.HAND_OVER)
         return PreparedTransaction(self.id, *self.producer, bool(self._added))
 
-    def end(self, event: TransactionEvent) -> None:
+    def end(self, event: WriterEvent) -> None:
         """Commit or abort."""
         self.check(event)
         prepared = PreparedTransaction(self.id, *self.producer, bool(self._added))
-        self._guarded(lambda: finish_transaction(self._cluster, prepared, commit=event is TransactionEvent.COMMIT))
+        self._guarded(lambda: finish_transaction(self._cluster, prepared, commit=event is WriterEvent.COMMIT))
         self.move(event)
 
-    def check(self, event: TransactionEvent) -> None:
+    def check(self, event: WriterEvent) -> None:
         """`ClientError` when this cannot be done now."""
         if (self.state, event) not in TRANSITIONS:
-            code = FENCED if self.state is TransactionState.FENCED else "INVALID_TXN_STATE"
+            code = FENCED if self.state is WriterState.FENCED else "INVALID_TXN_STATE"
             raise ClientError(f"transactional id '{self.id}': {_WORDS[self.state]}", code)
 
-    def move(self, event: TransactionEvent) -> None:
+    def move(self, event: WriterEvent) -> None:
         self.state = TRANSITIONS[(self.state, event)]
 
     def _new_producer(self) -> ProducerId:
@@ -155,9 +155,9 @@ class Transaction:
             return call()
         except ClientError as error:
             if error.code == FENCED:
-                self.move(TransactionEvent.FENCE)
+                self.move(WriterEvent.FENCE)
             elif self.is_open:
-                self.move(TransactionEvent.FAIL)
+                self.move(WriterEvent.FAIL)
             raise
 
 

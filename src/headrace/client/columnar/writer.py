@@ -22,7 +22,7 @@ from .model import Range, TopicPartition
 from .producing import FENCED
 from .rows import RowRouter, batches_of, by_topic, checked, highest_partition, joined, pieces
 from .sender import Sender
-from .transaction import PreparedTransaction, Transaction, TransactionEvent, init_producer
+from .transaction import PreparedTransaction, WriterEvent, WriterTransactions, init_producer
 
 MIB: Final = 1 << 20
 _LEAST_COLLECTED: Final = 4 * MIB
@@ -71,13 +71,13 @@ class Writer:
         settings = cluster.settings
         name = transactional_id or settings["transactional.id"]
         word = acks or settings["acks"]
-        wanted = settings["enable.idempotence"] if idempotent is None else idempotent
+        idempotence = settings["enable.idempotence"] if idempotent is None else idempotent
         self._cluster = cluster
         self._settings = settings
         self._compression = compression or settings["compression.type"]
-        self._transaction = Transaction(cluster, name, settings["transaction.timeout.ms"]) if name else None
+        self._transaction = WriterTransactions(cluster, name, settings["transaction.timeout.ms"]) if name else None
         self._sender = Sender(cluster, acks=_checked_acks(word), transaction=self._transaction)
-        self._producer: ProducerId | None = None if _is_idempotent(wanted, word, name) else NOBODY
+        self._producer: ProducerId | None = None if _is_idempotent(idempotence, word, name) else NOBODY
         self._collected: dict[str, _Collected] = {}
         self._collected_bytes = 0
         self._error: ClientError | None = None
@@ -94,13 +94,13 @@ class Writer:
         return self._producer or NOBODY
 
     @property
-    def places(self) -> list[Range] | None:
+    def written_ranges(self) -> list[Range] | None:
         """Where the acknowledged records of the transaction are, in the order of their partitions; None where that is
         not known of all."""
-        places = self._sender.places
-        if not all(one.are_known for one in places.values()):
+        written = self._sender.written_ranges
+        if not all(one.are_known for one in written.values()):
             return None
-        return [Range(*where, *found) for where, one in sorted(places.items()) for found in one.ranges]
+        return [Range(*partition, *span) for partition, one in sorted(written.items()) for span in one.ranges]
 
     @property
     def is_transactional(self) -> bool:
@@ -130,28 +130,28 @@ class Writer:
         transaction = self._require_transaction()
         if transaction.begin():
             self._sender.drop()
-        self._sender.places.clear()
+        self._sender.written_ranges.clear()
         self._producer = transaction.producer
 
     def commit(self) -> None:
         """Write what is left, then make all of the transaction visible; raises when it is not."""
-        self._require_transaction().check(TransactionEvent.COMMIT)
+        self._require_transaction().check(WriterEvent.COMMIT)
         self.flush()
-        self._require_transaction().end(TransactionEvent.COMMIT)
+        self._require_transaction().end(WriterEvent.COMMIT)
 
     def abort(self) -> None:
         """Give the transaction up: nothing of it is ever shown to readers of what is committed."""
         transaction = self._require_transaction()
-        transaction.check(TransactionEvent.ABORT)
+        transaction.check(WriterEvent.ABORT)
         self._collected.clear()
         self._collected_bytes = 0
         self._sender.drop()
-        transaction.end(TransactionEvent.ABORT)
+        transaction.end(WriterEvent.ABORT)
         self._error = None
 
     def prepare(self) -> PreparedTransaction:
         """Write what is left, and hand the open transaction over to whoever ends it with `finish_transaction`."""
-        self._require_transaction().check(TransactionEvent.HAND_OVER)
+        self._require_transaction().check(WriterEvent.HAND_OVER)
         self.flush()
         return self._require_transaction().prepared()
 
@@ -263,7 +263,7 @@ class Writer:
     def _fail(self, error: ClientError) -> None:
         self._error = error
         if self._transaction is not None and self._transaction.is_open:
-            self._transaction.move(TransactionEvent.FENCE if error.code == FENCED else TransactionEvent.FAIL)
+            self._transaction.move(WriterEvent.FENCE if error.code == FENCED else WriterEvent.FAIL)
 
     def _require_usable(self) -> None:
         if self._is_closed:
@@ -273,7 +273,7 @@ class Writer:
         if self._transaction is not None and not self._transaction.is_open:
             raise ClientError("no transaction has begun: call begin() first", "INVALID_TXN_STATE")
 
-    def _require_transaction(self) -> Transaction:
+    def _require_transaction(self) -> WriterTransactions:
         if self._transaction is None:
             raise ClientError("the writer has no transactional id; give it one to write in transactions", _INVALID)
         if self._is_closed:

@@ -17,7 +17,7 @@ from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode, ProtocolViolation
 
 from .errors import AuthenticationRefused, ConnectionLost, VersionNotServed
-from .sasl import Exchange
+from .sasl import SaslClient
 from .versions import Ranges, agreed
 
 _SOFTWARE: Final = {"client_software_name": "headrace", "client_software_version": __version__}
@@ -36,7 +36,7 @@ class ConnectionSettings:
     request_timeout: float
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
-    exchange: Callable[[], Exchange] | None = None
+    exchange: Callable[[], SaslClient] | None = None
 
 
 class HandshakeRequest(NamedTuple):
@@ -97,7 +97,9 @@ def _ask_versions(version: int) -> Generator[HandshakeRequest, memoryview, Any]:
     return decode_response(key, 0 if bytes(body[:2]) == refusal else version, body)
 
 
-def _authenticate(served: Ranges, mechanism: str, exchange: Exchange) -> Generator[HandshakeRequest, memoryview, float]:
+def _authenticate(
+    served: Ranges, mechanism: str, exchange: SaslClient
+) -> Generator[HandshakeRequest, memoryview, float]:
     try:
         yield from _choose_mechanism(served, mechanism)
         return (yield from _exchange_tokens(served, exchange))
@@ -116,7 +118,7 @@ def _choose_mechanism(served: Ranges, mechanism: str) -> Generator[HandshakeRequ
         raise AuthenticationRefused(f"the broker refuses SASL: {answer.error_code.name.upper()}")
 
 
-def _exchange_tokens(served: Ranges, exchange: Exchange) -> Generator[HandshakeRequest, memoryview, float]:
+def _exchange_tokens(served: Ranges, exchange: SaslClient) -> Generator[HandshakeRequest, memoryview, float]:
     """Tokens to and fro until both sides are content; returns for how many seconds, or 0 for as long as it lasts."""
     token = exchange.first()
     for _ in range(_MOST_STEPS):

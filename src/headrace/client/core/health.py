@@ -4,7 +4,7 @@ from typing import Final
 
 from headrace.health import HealthReport, NotAReport
 from headrace.protocol.errors import ProtocolViolation
-from headrace.protocol.peer import Buffer, InternalApi, Message, checked, decode_message, encode_message
+from headrace.protocol.peer import Buffer, InternalApi, PeerMessage, checked, decode_message, encode_message
 
 DESCRIBE_HEALTH: Final = int(InternalApi.DESCRIBE_HEALTH)
 VERSION: Final = 0
@@ -13,7 +13,7 @@ VERSION: Final = 0
 
 def describe_health_request() -> list[Buffer]:
     """The body of the request."""
-    return encode_message(Message({}))
+    return encode_message(PeerMessage({}))
 
 
 def read_health(body: memoryview) -> HealthReport:

@@ -20,14 +20,14 @@ INTERNAL_PREFIX: Final = "__"
 
 
 class CoordinatorKind(IntEnum):
-    """Whose coordinator is looked for."""
+    """What a FindCoordinator request is about: a group or a transactional id."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class Leader(NamedTuple):
-    """Who leads a partition; `node` is -1 while nobody does."""
+    """A partition's leader and leader epoch; `node` is -1 while it has none."""
 
     node: int
     epoch: int

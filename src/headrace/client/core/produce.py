@@ -11,7 +11,7 @@ _UNKNOWN: Final = -1
 
 
 class Produced(NamedTuple):
-    """What became of one partition's batch."""
+    """The response for one partition's batch."""
 
     code: ErrorCode
     base_offset: int
@@ -26,7 +26,7 @@ UNANSWERED: Final = Produced(ErrorCode.unknown_server_error, _UNKNOWN, _UNKNOWN,
 
 
 def read_produced(answer: Any) -> dict[TopicPartition, Produced]:
-    """What became of each batch of a request."""
+    """The response for each batch of a request."""
     return {
         TopicPartition(topic.name, int(part.index)): Produced(
             part.error_code,

@@ -14,7 +14,7 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 _NO_VALUE: Final = 0.0
 
 
-class Described(NamedTuple):
+class EntityQuotas(NamedTuple):
     """An entity and its quotas."""
 
     entity: dict[str, str | None]
@@ -40,10 +40,10 @@ def describe_quotas_request(matches: Iterable[Match] = (), *, strict: bool = Fal
     return {"components": components, "strict": strict}
 
 
-def read_quotas(answer: Any) -> list[Described]:
+def read_quotas(answer: Any) -> list[EntityQuotas]:
     """What DescribeClientQuotas answered; its error code is the caller's to look at."""
     return [
-        Described(_entity(entry.entity), {value.key: value.value for value in entry.values})
+        EntityQuotas(_entity(entry.entity), {value.key: value.value for value in entry.values})
         for entry in answer.entries or ()
     ]
 
@@ -66,7 +66,7 @@ def alter_quotas_request(
 
 
 def read_altered_quotas(answer: Any) -> list[tuple[dict[str, str | None], ErrorCode, str]]:
-    """What became of each entity, and why."""
+    """The error code and message of each entity."""
     return [(_entity(entry.entity), entry.error_code, entry.error_message or "") for entry in answer.entries or ()]
 
 

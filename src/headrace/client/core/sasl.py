@@ -35,7 +35,7 @@ MOST_ITERATIONS: Final = 1_000_000
 """A server that asks for more would only keep this client busy."""
 
 
-class Exchange(Protocol):
+class SaslClient(Protocol):
     """One authentication: the first token, then an answer to each of the server's; empty once there is none."""
 
     def first(self) -> bytes: ...
@@ -59,7 +59,7 @@ class Plain:
         raise AuthenticationRefused(f"the broker asks again after PLAIN: {challenge!r}")
 
 
-class OAuthBearer:
+class OAuthBearerClient:
     """A bearer token; the server's only answer to it is what is wrong with it."""
 
     def __init__(self, token: str) -> None:
@@ -74,7 +74,7 @@ class OAuthBearer:
         raise AuthenticationRefused(f"the broker does not take the token: {challenge.decode(errors='replace')}")
 
 
-class Scram:
+class ScramClient:
     """Proof of a password that neither side sends; the server proves in its turn that it knows it."""
 
     def __init__(self, mechanism: str, username: str, password: str, nonce: str | None = None) -> None:
@@ -120,19 +120,19 @@ class Scram:
 
 def credentials(
     mechanism: str, username: str | None, password: str | None, token: str | None
-) -> Callable[[], Exchange]:
+) -> Callable[[], SaslClient]:
     """What starts a new exchange for each connection; ValueError says which of the four is missing or unknown."""
     if mechanism not in MECHANISMS:
         raise ValueError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, not '{mechanism}'")
     if mechanism == OAUTHBEARER:
         if not token:
             raise ValueError("OAUTHBEARER needs sasl.oauthbearer.token")
-        return lambda: OAuthBearer(token)
+        return lambda: OAuthBearerClient(token)
     if not username or password is None:
         raise ValueError(f"{mechanism} needs sasl.username and sasl.password, or both in sasl.jaas.config")
     if mechanism == PLAIN:
         return lambda: Plain(username, password)
-    return lambda: Scram(mechanism, username, password)
+    return lambda: ScramClient(mechanism, username, password)
 
 
 def _fields(message: bytes) -> dict[str, str]:

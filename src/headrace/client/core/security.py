@@ -5,113 +5,35 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+from headrace.protocol.acl import (
+    AclBinding,
+    AclEntry,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourcePattern,
+    ResourceType,
+)
 from headrace.protocol.scram import ScramMechanism, salt_password
 
 # ACLs
 
 
-class ResourceType(IntEnum):
-    """What an ACL is about."""
-
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class PatternType(IntEnum):
-    """How an ACL names it; ANY and MATCH are for filters: MATCH takes all that count for a name."""
-
-    ANY = 1
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class Operation(IntEnum):
-    """What an ACL lets do."""
-
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-
-class Permission(IntEnum):
-    """Whether it does."""
-
-    ANY = 1
-    DENY = 2
-    ALLOW = 3
-
-
-CLUSTER_NAME: Final = "kafka-cluster"
-"""The only name that the cluster has in ACLs."""
 EVERY_HOST: Final = "*"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Acl:
-    """One rule."""
-
-    resource: ResourceType
-    name: str
-    pattern: PatternType
-    principal: str
-    host: str
-    operation: Operation
-    permission: Permission
-
-    def filter(self) -> "AclFilter":
-        """What takes this one and no other."""
-        return AclFilter(
-            resource=self.resource,
-            name=self.name,
-            pattern=self.pattern,
-            principal=self.principal,
-            host=self.host,
-            operation=self.operation,
-            permission=self.permission,
-        )
-
-    def to_json(self) -> dict[str, str]:
-        """The rule in Kafka's words."""
-        return {
-            "resource": word(self.resource),
-            "name": self.name,
-            "pattern": word(self.pattern),
-            "principal": self.principal,
-            "host": self.host,
-            "operation": word(self.operation),
-            "permission": word(self.permission),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclFilter:
-    """Which rules are meant; None and ANY leave it open."""
-
-    resource: ResourceType = ResourceType.ANY
-    name: str | None = None
-    pattern: PatternType = PatternType.ANY
-    principal: str | None = None
-    host: str | None = None
-    operation: Operation = Operation.ANY
-    permission: Permission = Permission.ANY
+def acl_json(acl: AclBinding) -> dict[str, str]:
+    """The ACL in Kafka's words."""
+    return {
+        "resource": word(acl.resource.type),
+        "name": acl.resource.name,
+        "pattern": word(acl.resource.pattern),
+        "principal": acl.entry.principal,
+        "host": acl.entry.host,
+        "operation": word(acl.entry.operation),
+        "permission": word(acl.entry.permission),
+    }
 
 
 def word(value: IntEnum) -> str:
@@ -119,40 +41,40 @@ def word(value: IntEnum) -> str:
     return value.name.lower().replace("_", "-")
 
 
-def describe_acls_request(wanted: AclFilter) -> dict[str, Any]:
+def describe_acls_request(acl_filter: AclFilter) -> dict[str, Any]:
     """DescribeAcls."""
     return {
-        "resource_type_filter": wanted.resource,
-        "resource_name_filter": wanted.name,
-        "pattern_type_filter": wanted.pattern,
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": wanted.operation,
-        "permission_type": wanted.permission,
+        "resource_type_filter": acl_filter.type,
+        "resource_name_filter": acl_filter.name,
+        "pattern_type_filter": acl_filter.pattern,
+        "principal_filter": acl_filter.principal,
+        "host_filter": acl_filter.host,
+        "operation": acl_filter.operation,
+        "permission_type": acl_filter.permission,
     }
 
 
-def read_acls(answer: Any) -> Iterator[Acl]:
+def read_acls(answer: Any) -> Iterator[AclBinding]:
     """The rules of DescribeAcls' answer; those of a kind that is not known here are passed over."""
     for resource in answer.resources:
-        for found in resource.acls:
-            acl = _acl(resource.resource_type, resource.resource_name, getattr(resource, "pattern_type", 3), found)
+        for entry in resource.acls:
+            acl = _acl(resource.resource_type, resource.resource_name, getattr(resource, "pattern_type", 3), entry)
             if acl is not None:
                 yield acl
 
 
-def create_acls_request(acls: Iterable[Acl]) -> dict[str, Any]:
+def create_acls_request(acls: Iterable[AclBinding]) -> dict[str, Any]:
     """CreateAcls."""
     return {
         "creations": [
             {
-                "resource_type": acl.resource,
-                "resource_name": acl.name,
-                "resource_pattern_type": acl.pattern,
-                "principal": acl.principal,
-                "host": acl.host,
-                "operation": acl.operation,
-                "permission_type": acl.permission,
+                "resource_type": acl.resource.type,
+                "resource_name": acl.resource.name,
+                "resource_pattern_type": acl.resource.pattern,
+                "principal": acl.entry.principal,
+                "host": acl.entry.host,
+                "operation": acl.entry.operation,
+                "permission_type": acl.entry.permission,
             }
             for acl in acls
         ]
@@ -161,27 +83,27 @@ def create_acls_request(acls: Iterable[Acl]) -> dict[str, Any]:
 
 def delete_acls_request(filters: Iterable[AclFilter]) -> dict[str, Any]:
     """DeleteAcls."""
-    return {"filters": [describe_acls_request(wanted) for wanted in filters]}
+    return {"filters": [describe_acls_request(each) for each in filters]}
 
 
-def read_deleted(result: Any) -> Iterator[tuple[Acl, Any]]:
+def read_deleted(result: Any) -> Iterator[tuple[AclBinding, Any]]:
     """The rules that one filter of DeleteAcls took, and the code for each."""
-    for found in result.matching_acls:
-        acl = _acl(found.resource_type, found.resource_name, getattr(found, "pattern_type", 3), found)
+    for match in result.matching_acls:
+        acl = _acl(match.resource_type, match.resource_name, getattr(match, "pattern_type", 3), match)
         if acl is not None:
-            yield acl, found
+            yield acl, match
 
 
-def _acl(resource: int, name: str, pattern: int, found: Any) -> Acl | None:
+def _acl(resource: int, name: str, pattern: int, entry: Any) -> AclBinding | None:
     try:
-        return Acl(
-            resource=ResourceType(resource),
-            name=name,
-            pattern=PatternType(pattern),
-            principal=found.principal,
-            host=found.host,
-            operation=Operation(found.operation),
-            permission=Permission(found.permission_type),
+        return AclBinding(
+            resource=ResourcePattern(type=ResourceType(resource), name=name, pattern=PatternType(pattern)),
+            entry=AclEntry(
+                principal=entry.principal,
+                host=entry.host,
+                operation=AclOperation(entry.operation),
+                permission=PermissionType(entry.permission_type),
+            ),
         )
     except ValueError:
         return None
@@ -281,23 +203,23 @@ def describe_tokens_request(owners: Sequence[str] | None) -> dict[str, Any]:
     return {"owners": None if owners is None else [_principal(owner) for owner in owners]}
 
 
-def read_token(found: Any) -> DelegationToken:
+def read_token(token: Any) -> DelegationToken:
     """One token of an answer of CreateDelegationToken or DescribeDelegationToken."""
     return DelegationToken(
-        id=found.token_id,
-        hmac=found.hmac,
-        owner=f"{found.principal_type}:{found.principal_name}",
-        requester=_requester(found),
-        renewers=tuple(f"{each.principal_type}:{each.principal_name}" for each in getattr(found, "renewers", ())),
-        issued_ms=milliseconds(found.issue_timestamp),
-        expires_ms=milliseconds(found.expiry_timestamp),
-        most_ms=milliseconds(found.max_timestamp),
+        id=token.token_id,
+        hmac=token.hmac,
+        owner=f"{token.principal_type}:{token.principal_name}",
+        requester=_requester(token),
+        renewers=tuple(f"{each.principal_type}:{each.principal_name}" for each in getattr(token, "renewers", ())),
+        issued_ms=milliseconds(token.issue_timestamp),
+        expires_ms=milliseconds(token.expiry_timestamp),
+        most_ms=milliseconds(token.max_timestamp),
     )
 
 
-def _requester(found: Any) -> str:
-    kind = getattr(found, "token_requester_principal_type", None) or found.principal_type
-    name = getattr(found, "token_requester_principal_name", None) or found.principal_name
+def _requester(token: Any) -> str:
+    kind = getattr(token, "token_requester_principal_type", None) or token.principal_type
+    name = getattr(token, "token_requester_principal_name", None) or token.principal_name
     return f"{kind}:{name}"
 
 

@@ -19,14 +19,19 @@ def create_topic_request(
     partitions: int = -1,
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
+    assignments: Mapping[int, Iterable[int]] | None = None,
     validate_only: bool = False,
 ) -> dict[str, Any]:
-    """CreateTopics for one topic; -1 stands for the cluster's default."""
+    """CreateTopics for one topic; -1 stands for the cluster's default. `assignments` are the brokers of each partition,
+    and leave no other number to choose."""
     topic = {
         "name": name,
         "num_partitions": partitions,
         "replication_factor": replication_factor,
-        "assignments": [],
+        "assignments": [
+            {"partition_index": partition, "broker_ids": list(brokers)}
+            for partition, brokers in (assignments or {}).items()
+        ],
         "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
     }
     return {"topics": [topic], "timeout": timeout_ms, "validate_only": validate_only}
@@ -43,14 +48,16 @@ def create_partitions_request(name: str, total: int, *, timeout_ms: int) -> dict
     return {"topics": [topic], "timeout": timeout_ms, "validate_only": False}
 
 
-def alter_configs_request(kind: int, names: Iterable[str], changes: Mapping[str, str | None]) -> dict[str, Any]:
+def alter_configs_request(
+    kind: int, names: Iterable[str], changes: Mapping[str, str | None], *, validate_only: bool = False
+) -> dict[str, Any]:
     """IncrementalAlterConfigs: set settings of topics or brokers, and take back those that are None."""
     configs = [
         {"name": key, "config_operation": _DELETE if value is None else _SET, "value": value}
         for key, value in changes.items()
     ]
     resources = [{"resource_type": kind, "resource_name": name, "configs": configs} for name in names]
-    return {"resources": resources, "validate_only": False}
+    return {"resources": resources, "validate_only": validate_only}
 
 
 def describe_configs_request(kind: int, names: Iterable[str], settings: list[str] | None = None) -> dict[str, Any]:

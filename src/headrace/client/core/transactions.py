@@ -8,7 +8,7 @@ from headrace.protocol.topic_partition import TopicPartition, indexes_by_topic
 
 
 class ProducerId(NamedTuple):
-    """Who writes, as brokers know it."""
+    """A producer id and its epoch."""
 
     id: int
     epoch: int

@@ -6,6 +6,7 @@ The ends are chosen, not merely what can be encoded:
   partitions by itself and each transaction has an epoch of its own; AddPartitionsToTxn from 4 is for brokers.
 - CreateTopics before 4 must be told how many replicas there are to be.
 - DeleteTopics from 6 names topics by their ids too; LeaveGroup before 3 knows one member only.
+- ShareFetch and ShareAcknowledge before 2 renew no locks.
 - OffsetFetch from 8 and FindCoordinator from 4 ask for many groups at once; OffsetCommit from 10 needs topic ids.
 """
 
@@ -57,6 +58,12 @@ SPOKEN: Final[dict[int, tuple[int, int]]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (1, 1),
+    ApiKey.SHARE_GROUP_DESCRIBE: (1, 1),
+    ApiKey.SHARE_FETCH: (2, 2),
+    ApiKey.SHARE_ACKNOWLEDGE: (2, 2),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.WRITE_TXN_MARKERS: (1, 1),
     ApiKey.DESCRIBE_ACLS: (1, 3),
