@@ -28,6 +28,8 @@ _CHALLENGE: Final = (
     (b"www-authenticate", b"Bearer"),
 )
 _LONGEST: Final = 16 * 1024
+_BY_TOKEN: Final = ("sub:", "token:")
+"""How names of callers begin that showed a token."""
 
 
 class Caller(NamedTuple):
@@ -41,6 +43,11 @@ class Caller(NamedTuple):
 ANYBODY: Final = Caller()
 
 
+def principal_at_brokers(name: str) -> str | None:
+    """By which principal brokers know a caller of that name; None where they alone can tell: tokens, and nobody."""
+    return None if not name or name.startswith(_BY_TOKEN) else f"User:{name}"
+
+
 def unauthorized(detail: str) -> Problem:
     """The caller must say who it is, or is not believed."""
     return Problem(401, detail, code="unauthenticated", headers=_CHALLENGE)
@@ -50,7 +57,7 @@ def identify(request: Request, settings: Settings) -> Caller:
     """Who a request comes from; `Problem` 401 when brokers want to know and it does not say."""
     if settings.mechanism is None:
         return ANYBODY
-    header = request.headers.get(b"authorization")
+    header = request.fields.get(b"authorization")
     if header is not None:
         found = _from_header(header)
         if found.token is None and settings.mechanism == OAUTHBEARER:
@@ -133,6 +140,17 @@ class Clients:
         if self.settings.mechanism is not None:
             await client.cluster.any()
         return client
+
+    def user_of(self, request: Request) -> str | None:
+        """The user that a request comes from, where a broker has let it in with these credentials before."""
+        if self.settings.mechanism is None:
+            return None
+        try:
+            caller = identify(request, self.settings)
+        except Problem:
+            return None
+        client = self._clients.get(caller)
+        return caller.principal if client is not None and client.cluster.has_answered else None
 
     def own(self) -> Client:
         """The gateway's own client."""

@@ -1,7 +1,9 @@
 """Probes: whether this process lives, and whether it can serve."""
 
 import asyncio
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta, Struct
 
 from headrace import __version__
 from headrace.client.aio.retrying import Unavailable
@@ -9,13 +11,32 @@ from headrace.client.core.errors import AuthenticationRefused, ConnectionLost, V
 from headrace.protocol.errors import CodedError
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.routes import Reply, Routes
-from headrace.web.shapes import Array, Integer, Object, Text
 
 from .credentials import Clients
 
 _PROBE_SECONDS: Final = 2.5
 _FRESH_SECONDS: Final = 1.0
-_STATE: Final = Object({"status": Text(), "brokers": Integer(), "problems": Array(Text())})
+
+
+class About(Struct):
+    """What this is."""
+
+    name: Annotated[str, Meta(examples=["headrace"])]
+    version: Annotated[str, Meta(examples=["1.0"])]
+
+
+class Alive(Struct):
+    """This process serves."""
+
+    status: Annotated[str, Meta(examples=["ok"])]
+
+
+class Readiness(Struct, omit_defaults=True):
+    """Whether the cluster can serve."""
+
+    status: Annotated[str, Meta(examples=["ok"])]
+    brokers: Annotated[int, Meta(description="How many answer.", examples=[3])]
+    problems: Annotated[tuple[str, ...], Meta(description="What keeps brokers from serving.")] = ()
 
 
 class State(NamedTuple):
@@ -27,9 +48,11 @@ class State(NamedTuple):
     problems: tuple[str, ...] = ()
     """What keeps brokers from serving, by their own account."""
 
-    def to_json(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"status": "ok" if self.is_ready else "unavailable", "brokers": self.brokers}
-        return values | ({"problems": list(self.problems)} if self.problems else {})
+    def shown(self) -> Readiness:
+        return Readiness("ok" if self.is_ready else "unavailable", self.brokers, self.problems)
+
+
+_ALIVE: Final = json_answer(Alive("ok"))
 
 
 class GatewayHealth:
@@ -71,26 +94,26 @@ def health_routes(health: GatewayHealth) -> Routes:
     """`/healthz` for liveness, `/readyz` and `/health` for readiness."""
     routes = Routes(tag="Health", about="For probes; never refused for their rate.")
     open_ = {"is_open": True}
-    about = Object({"name": Text(), "version": Text()})
 
-    @routes.get("/", "Say what this is.", answers={200: Reply("Name and version.", about)}, **open_)
-    async def root(request: Request) -> Answer:  # noqa: ARG001
-        return json_answer({"name": "headrace", "version": __version__})
+    @routes.get("/", "Say what this is.", answers={200: Reply("Name and version.", About)}, **open_)
+    async def root(request: Request) -> Answer:
+        return json_answer(About("headrace", __version__))
 
     @routes.get(
         "/healthz",
         "Whether this process serves.",
-        answers={200: Reply("It does.", Object({"status": Text()}))},
+        answers={200: Reply("It does.", Alive)},
+        is_hot=True,
         **open_,
     )
-    async def healthz(request: Request) -> Answer:  # noqa: ARG001
-        return json_answer({"status": "ok"})
+    async def healthz(request: Request) -> Answer:
+        return _ALIVE
 
-    async def readyz(request: Request) -> Answer:  # noqa: ARG001
+    async def readyz(request: Request) -> Answer:
         state = await health.state()
-        return json_answer(state.to_json(), 200 if state.is_ready else 503)
+        return json_answer(state.shown(), 200 if state.is_ready else 503)
 
-    answers = {200: Reply("It can.", _STATE), 503: Reply("No broker answers, or none can serve.", _STATE)}
+    answers = {200: Reply("It can.", Readiness), 503: Reply("No broker answers, or none can serve.", Readiness)}
     routes.add("GET", "/readyz", "Whether the cluster can serve.", readyz, answers=answers, **open_)
     routes.add("GET", "/health", "The same.", readyz, answers=answers, name="health", **open_)
     return routes

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from msgspec import Struct
+
 from headrace import __version__
 from headrace.metrics import names
 from headrace.metrics.exposition import Page, Snapshot, durations, put_process, render
@@ -12,15 +14,25 @@ from headrace.web.routes import Reply, Routes
 from .health import GatewayHealth
 
 
+class Anything(Struct, frozen=True):
+    """Scrapers add parameters of their own."""
+
+
 def metrics_routes(counts: HttpCounts, health: GatewayHealth) -> Routes:
     """`/metrics`, never refused for its rate."""
-    routes = Routes(tag="Metrics", about="For Prometheus.", strict_query=False)
+    routes = Routes(tag="Metrics", about="For Prometheus.")
     media = ("text/plain", "application/openmetrics-text")
 
-    @routes.get("/metrics", "What is counted.", answers={200: Reply("Metrics as text.", media=media)}, is_open=True)
-    async def metrics(request: Request) -> Answer:
+    @routes.get(
+        "/metrics",
+        "What is counted.",
+        answers={200: Reply("Metrics as text.", media=media)},
+        query=Anything,
+        is_open=True,
+    )
+    async def metrics(request: Request, query: Anything) -> Answer:
         snapshot = _snapshot(counts, (await health.state()).brokers)
-        accept = request.headers.get(b"accept", b"").decode("latin-1")
+        accept = request.fields.get(b"accept", b"").decode("latin-1")
         page = await asyncio.to_thread(_rendered, snapshot, accept)
         return Answer(200, page.body, page.content_type.encode())
 

@@ -13,8 +13,9 @@ from headrace.client.core.produce import ALL_IN_SYNC
 from headrace.protocol.errors import CodedError
 from headrace.protocol.partitioner import partition_for
 from headrace.protocol.records import Record
-from headrace.web.problem import Problem, bad_request
+from headrace.web.problem import Problem
 
+from .names import require_messages
 from .translate import translate
 
 ACKS: Final = {"all": ALL_IN_SYNC, "-1": ALL_IN_SYNC, "1": 1, "0": 0}
@@ -31,8 +32,8 @@ class PublishOutcome(NamedTuple):
     problem: Problem | None = None
 
 
-class RecordToPublish(NamedTuple):
-    """A record, and the partition it asks for."""
+class MessageToPublish(NamedTuple):
+    """A record to write, and the partition it asks for."""
 
     record: Record
     partition: int | None = None
@@ -49,9 +50,10 @@ class Publisher:
         self._count = 0
 
     async def one(
-        self, client: Client, topic: str, record: RecordToPublish, acks: int, key: str | None
+        self, client: Client, topic: str, record: MessageToPublish, acks: int, key: str | None
     ) -> PublishOutcome:
         """One record; raises why it was not written."""
+        require_messages(topic)
         view = client.cluster.known(topic) or await client.cluster.topic(topic)
         partition = self._partition(record, view, key)
         if key is not None:
@@ -63,9 +65,10 @@ class Publisher:
         return _outcome(partition, written, 0, record.record)
 
     async def many(
-        self, client: Client, topic: str, records: Sequence[RecordToPublish], acks: int, key: str | None
+        self, client: Client, topic: str, records: Sequence[MessageToPublish], acks: int, key: str | None
     ) -> list[PublishOutcome]:
         """Records in their order; each partition's are written all or not at all."""
+        require_messages(topic)
         view = await client.cluster.topic(topic)
         places = [self._partition(each, view, key) for each in records]
         by_partition: dict[int, list[Record]] = {}
@@ -75,10 +78,12 @@ class Publisher:
             outcomes = await self._once(client, topic, by_partition, key)
         else:
             outcomes = await self._plainly(client, topic, by_partition, acks)
-        taken = iter_by(outcomes)
-        return [taken[partition].pop(0) for partition in places]
+        if len(by_partition) == 1:
+            return outcomes
+        by_place = {partition: iter(some) for partition, some in _by_partition(outcomes).items()}
+        return [next(by_place[partition]) for partition in places]
 
-    def _partition(self, record: RecordToPublish, topic: TopicImage, key: str | None) -> int:
+    def _partition(self, record: MessageToPublish, topic: TopicImage, key: str | None) -> int:
         """Where a record goes: where it asks to, where its key leads, or anywhere there is a leader."""
         asked, record_key = record.partition, record.record.key
         if asked is not None:
@@ -120,7 +125,7 @@ class Publisher:
         return _outcomes(by_partition, [_reused(each) for each in results])
 
 
-def iter_by(outcomes: Sequence[PublishOutcome]) -> dict[int, list[PublishOutcome]]:
+def _by_partition(outcomes: Sequence[PublishOutcome]) -> dict[int, list[PublishOutcome]]:
     """Outcomes by partition, each list in order."""
     found: dict[int, list[PublishOutcome]] = {}
     for outcome in outcomes:
@@ -161,9 +166,3 @@ def _problem(error: BaseException) -> Problem:
     if problem is None:
         raise error
     return problem
-
-
-def require_sane_key(key: str | None) -> None:
-    """An idempotency key is text of a sensible length."""
-    if key is not None and not (0 < len(key) <= 255 and key.isprintable()):
-        raise bad_request("an Idempotency-Key has 1 to 255 printable characters")

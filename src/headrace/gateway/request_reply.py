@@ -7,24 +7,25 @@ caller whose id it bears.
 
 import asyncio
 import secrets
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
 
 from headrace.client.aio.client import Client
 from headrace.client.aio.fetching import list_offsets
 from headrace.client.aio.reader import FetchedRecord, Reader
 from headrace.client.core.offsets import LATEST
 from headrace.protocol.topic_partition import TopicPartition
-from headrace.web.messages import Answer, Request
+from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.problem import Problem, bad_request
-from headrace.web.routes import Body, Query, Reply, Routes
-from headrace.web.shapes import Boolean, Integer, Object
+from headrace.web.routes import Body, Reply, Routes
 
 from .credentials import Clients
-from .names import TOPIC
-from .publish_routes import RAW_HEADERS, single_from
+from .messages import Format, Message, NewMessage, shown
+from .names import Topic, TopicPath, require_not_internal
+from .publish_routes import RawBody, RawHeaders, single_from
 from .publishing import Publisher
-from .read_routes import FORMAT, READ_PROBLEMS
-from .records import RECORD, SHOWN, shown
+from .read_routes import READ_PROBLEMS
 
 CORRELATION: Final = "kafka_correlationId"
 REPLY_TOPIC: Final = "kafka_replyTopic"
@@ -120,63 +121,80 @@ class ReplyDesk:
         await asyncio.gather(*(box.task for box in self._boxes.values()), return_exceptions=True)
 
 
+class RequestQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where and how long to wait for a reply."""
+
+    reply_topic: (
+        Annotated[Topic, Meta(description="Where replies come; {topic}.replies where it is left out.")] | None
+    ) = None
+    timeout_ms: Annotated[int, Meta(ge=1, le=120_000, description="How long to wait.")] = 30_000
+    raw: RawBody = False
+    format: Format = "auto"
+
+
+class RequestPlace(Struct):
+    """Where a request is."""
+
+    partition: Annotated[int, Meta(examples=[0])]
+    offset: Annotated[int, Meta(examples=[41])]
+
+
+class Replied(Struct):
+    """A request and its reply."""
+
+    request: RequestPlace
+    reply: Message
+
+
 def request_routes(clients: Clients, publisher: Publisher, desk: ReplyDesk) -> Routes:
     """The route that asks."""
     routes = Routes(tag="Request and reply", about="Ask over one topic, be answered over another.")
-    request_position = Object({"partition": Integer(), "offset": Integer()})
 
     @routes.post(
         "/api/v1/topics/{topic}/request",
         "Publish a request and wait for its reply.",
         about=(
-            f"The request has the headers {CORRELATION} (16 bytes) and {REPLY_TOPIC}; a reply is a record in the reply "
-            f"topic with the same {CORRELATION}, as Spring's replying template has it."
+            f"The request has the headers {CORRELATION} (16 bytes) and {REPLY_TOPIC}; a reply is a message in the "
+            f"reply topic with the same {CORRELATION}, as Spring's replying template has it."
         ),
-        params={"topic": TOPIC},
-        query={
-            "reply_topic": Query(TOPIC, None, "Where replies come; {topic}.replies where it is left out."),
-            "timeout_ms": Query(Integer(1, 120_000), 30_000, "How long to wait."),
-            "raw": Query(Boolean(), False, "The body is the value, whatever its Content-Type."),
-            "format": FORMAT,
-        },
-        headers=RAW_HEADERS,
+        path=TopicPath,
+        query=RequestQuery,
+        headers=RawHeaders,
         body=Body(
-            "The value as it is, or one record in JSON.",
-            {"application/json": RECORD, "application/octet-stream": None, "text/plain": None},
+            "The value as it is, or one message in JSON.",
+            media={"application/octet-stream": None, "text/plain": None, "application/json": NewMessage},
+            examples={"application/json": {"value": {"a": 20, "b": 22}}},
         ),
         answers={
-            200: Reply(
-                "The reply.", Object({"request": request_position, "reply": SHOWN}, required=("request", "reply"))
-            ),
+            200: Reply("The reply.", Replied),
             413: Reply("The body has more than 16 MiB, or is larger than the topic takes."),
             422: Reply("The reply is not of the format asked for."),
             504: Reply("No reply came in time."),
             **READ_PROBLEMS,
         },
     )
-    async def request_reply(request: Request) -> Answer:
-        topic, query = request.params["topic"], request.query
+    async def request_reply(request: Request, path: TopicPath, query: RequestQuery, headers: RawHeaders) -> Answer:
         client = clients.of(request)
-        reply_topic = query["reply_topic"] or _default(topic)
-        wanted = await single_from(request)
+        reply_topic = query.reply_topic or _default(path.topic)
+        require_not_internal(reply_topic)
+        wanted = single_from(request, headers, await request.body(), raw=query.raw)
         correlation = secrets.token_bytes(16)
         box = desk.box(client, reply_topic)
         reply = await box.wait_for(correlation)
-        headers = ((CORRELATION, correlation), (REPLY_TOPIC, reply_topic.encode()))
-        record = wanted.record._replace(headers=(*wanted.record.headers, *headers))
+        ours = ((CORRELATION, correlation), (REPLY_TOPIC, reply_topic.encode()))
+        record = wanted.record._replace(headers=(*wanted.record.headers, *ours))
         try:
-            sent = await publisher.one(client, topic, wanted._replace(record=record), -1, None)
-            async with asyncio.timeout(query["timeout_ms"] / 1000):
-                found = await reply
+            sent = await publisher.one(client, path.topic, wanted._replace(record=record), -1, None)
+            async with asyncio.timeout(query.timeout_ms / 1000):
+                topic, partition, found = await reply
         except TimeoutError:
             more: dict[str, Any] = {"request": {"partition": sent.partition, "offset": sent.offset}}
-            detail = f"no reply in '{reply_topic}' within {query['timeout_ms']} ms"
+            detail = f"no reply in '{reply_topic}' within {query.timeout_ms} ms"
             raise Problem(504, detail, code="no-reply", more=more) from None
         finally:
             box.forget(correlation)
-        text = shown(*found, query["format"])
-        told = f'{{"request":{{"partition":{sent.partition},"offset":{sent.offset}}},"reply":{text}}}'
-        return Answer(200, told.encode())
+        answer = Replied(RequestPlace(sent.partition, sent.offset), shown(found, query.format, topic, partition))
+        return json_answer(answer)
 
     return routes
 

@@ -32,11 +32,16 @@ class Settings:
     """Users by the common name of the certificate with which a caller came."""
     push_allow: tuple[str, ...] = ()
     """Addresses, networks and names that callbacks may have although they are not public."""
+    push_keys: tuple[bytes, ...] = field(default=(), repr=False)
+    """What subscriptions are sealed with; the same in all gateways of a cluster. Without any they are kept as they
+    are."""
     advertise: str = ""
     """The URL under which this very gateway is reached, for what only it can answer."""
     patience: float = 15.0
     """Seconds that a call to the brokers goes on trying."""
     metrics: bool = True
     """Whether /metrics is served, to whoever can reach the gateway."""
+    mover: Mapping[str, str] | None = field(default=None, repr=False)
+    """How librdkafka reaches the brokers as the gateway's own user, to move delayed messages; None: not moved here."""
     most_clients: int = 256
     """Users with open connections at the same time."""

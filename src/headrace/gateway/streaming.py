@@ -6,57 +6,76 @@ stream goes on after it. Comments (or pings) pass while there is nothing to say,
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct, field
 
 from headrace.client.aio.client import Client
-from headrace.client.aio.fetching import list_offsets
 from headrace.client.aio.member import MemberSettings
 from headrace.client.aio.reader import FetchedRecord, Reader
-from headrace.client.core.offsets import EARLIEST, LATEST
 from headrace.protocol.topic_partition import TopicPartition
 from headrace.web.messages import Request, Stream
 from headrace.web.problem import Problem, bad_request, render
-from headrace.web.routes import Query, Reply, Routes
-from headrace.web.shapes import Array, Choice, Text
+from headrace.web.routes import Reply, Routes
 from headrace.web.sockets import WebSocket
 
 from .consumers import JOIN_SECONDS, Consumer
 from .credentials import Clients, using
 from .group_routes import refuse
-from .names import GROUP, PARTITION, TOPIC
-from .read_routes import FORMAT, READ_PROBLEMS, TIME, offset_at, time_ms
-from .records import shown
+from .messages import Format, encode, shown
+from .names import Group, Partition, TopicPath, require_messages
+from .read_routes import READ_PROBLEMS, Time, positions_text, start_positions
 from .translate import translate
 
 HEARTBEAT_SECONDS: Final = 15.0
 _TAKE: Final = 500
-_POSITIONS: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(,[0-9]{1,9}:[0-9]{1,18}){0,9999}")
 _PATH: Final = "/api/v1/topics/{topic}/stream"
+
+
+class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to stream."""
+
+    start: Annotated[Literal["earliest", "latest"], Meta(description="Where to begin.")] = field(
+        default="latest", name="from"
+    )
+    timestamp: Time | None = None
+    partitions: Annotated[list[Partition], Meta(description="Only these, by commas.", examples=[[0, 1]])] | None = None
+    group: Annotated[Group, Meta(description="WebSocket only: read as a member of this group.")] | None = None
+    format: Format = "auto"
+
+
+class StreamHeaders(Struct, frozen=True, rename={"last": "Last-Event-ID"}):
+    """Where a stream broke off."""
+
+    last: (
+        Annotated[str, Meta(max_length=65_536, description="Go on after this event.", examples=["0:42,1:17"])] | None
+    ) = None
 
 
 def stream_routes(clients: Clients) -> Routes:
     """The route that streams."""
-    routes = Routes(tag="Stream", about="Records as they come.")
+    routes = Routes(tag="Stream", about="Messages as they come.")
 
-    async def stream_messages(request: Request) -> Stream:
-        if request.query["group"] is not None:
+    async def stream_messages(request: Request, path: TopicPath, query: StreamQuery, headers: StreamHeaders) -> Stream:
+        if query.group is not None:
             raise bad_request("a group is read over a WebSocket, where it can be told what was taken")
         client = clients.of(request)
-        positions = await _positions(client, request)
-        events = _events(client, positions, request.params["topic"], request.query["format"])
+        positions = await _positions(client, path.topic, query, headers.last)
+        events = _events(client, positions, path.topic, query.format)
         return Stream(200, events, b"text/event-stream; charset=utf-8", ((b"x-accel-buffering", b"no"),))
 
-    async def converse(request: Request, socket: WebSocket) -> None:
+    async def converse(
+        request: Request, socket: WebSocket, path: TopicPath, query: StreamQuery, headers: StreamHeaders
+    ) -> None:
         client = clients.of(request)
         async with using(client):
-            if request.query["group"] is None:
-                reader = Reader(client.cluster, await _positions(client, request))
+            if query.group is None:
+                reader = Reader(client.cluster, await _positions(client, path.topic, query, headers.last))
                 await socket.accept()
-                await _tell(socket, _Plain(reader), request.query["format"])
+                await _tell(socket, _Plain(reader), query.format)
             else:
-                await _tell_group(client, request, socket)
+                await _tell_group(client, path.topic, query, query.group, socket)
 
     routes.add(
         "GET",
@@ -64,49 +83,27 @@ def stream_routes(clients: Clients) -> Routes:
         "Stream a topic.",
         stream_messages,
         about=(
-            "Server-sent events: `data` is a record, `id` the place in each partition; Last-Event-ID goes on after it. "
-            "As a WebSocket: each text message is a record. With `group` it reads as a member of that group, and "
+            "Server-sent events: `data` is a message, `id` the place in each partition; Last-Event-ID goes on after "
+            "it. As a WebSocket: each text is a message. With `group` it reads as a member of that group, and "
             'what was sent is committed when the caller says {"type": "commit"}.'
         ),
-        params={"topic": TOPIC},
-        query={
-            "from": Query(Choice("earliest", "latest"), "latest", "Where to begin."),
-            "timestamp": TIME,
-            "partitions": Query(Array(PARTITION), None, "Only these, by commas."),
-            "group": Query(GROUP, None, "WebSocket only: read as a member of this group."),
-            "format": FORMAT,
-        },
-        headers={"Last-Event-ID": Query(Text(most=65_536), None, "Go on after this event.")},
-        answers={200: Reply("Events.", media=("text/event-stream",)), **READ_PROBLEMS},
+        path=TopicPath,
+        query=StreamQuery,
+        headers=StreamHeaders,
+        answers={200: Reply("Events.", media=("text/event-stream",), example=_EVENT), **READ_PROBLEMS},
         converse=converse,
     )
     return routes
 
 
-async def _positions(client: Client, request: Request) -> dict[TopicPartition, int]:
-    topic, query = request.params["topic"], request.query
-    count = (await client.cluster.topic(topic)).partitions
-    wanted = list(range(count)) if query["partitions"] is None else sorted(set(query["partitions"]))
-    if wanted[-1] >= count:
-        raise Problem(404, f"topic '{topic}' has partitions 0 to {count - 1}", code="unknown-partition")
-    if query["timestamp"] is not None:
-        time = time_ms(query["timestamp"])
-        found = {TopicPartition(topic, p): await offset_at(client, topic, p, time) for p in wanted}
-    else:
-        when = EARLIEST if query["from"] == "earliest" else LATEST
-        offsets = await list_offsets(client.cluster, topic, dict.fromkeys(wanted, when))
-        found = {TopicPartition(topic, p): offset for p, (offset, _) in offsets.items()}
-    return found | {place: offset for place, offset in _resumed(request, topic).items() if place in found}
+_EVENT: Final = (
+    'id: 0:42\ndata: {"topic":"orders","partition":0,"offset":41,"key":"alice","value":{"total":3},'
+    '"value_encoding":"json","timestamp":1700000000000,"headers":{}}\n\n'
+)
 
 
-def _resumed(request: Request, topic: str) -> dict[TopicPartition, int]:
-    last = request.header(b"last-event-id")
-    if not last:
-        return {}
-    if not _POSITIONS.fullmatch(last):
-        raise bad_request("Last-Event-ID is not an id of this stream")
-    pairs = (pair.split(":") for pair in last.split(","))
-    return {TopicPartition(topic, int(partition)): int(offset) for partition, offset in pairs}
+async def _positions(client: Client, topic: str, query: StreamQuery, last: str | None) -> dict[TopicPartition, int]:
+    return await start_positions(client, topic, query.partitions, query.timestamp or query.start, last)
 
 
 async def _events(
@@ -131,11 +128,10 @@ def _encoded(records: list[FetchedRecord], at: dict[int, int], topic: str, form:
     parts = []
     for _, partition, record in records:
         at[partition] = record.offset + 1
-        places = ",".join(f"{index}:{offset}" for index, offset in sorted(at.items()))
         # Line ends in JSON are spaces between its parts: inside texts they are escaped.
-        data = shown(topic, partition, record, form).replace("\n", " ").replace("\r", " ")
-        parts.append(f"id: {places}\ndata: {data}\n\n")
-    return "".join(parts).encode()
+        data = encode(shown(record, form, topic, partition)).replace(b"\n", b" ").replace(b"\r", b" ")
+        parts.append(b"id: %s\ndata: %s\n\n" % (positions_text(at).encode(), data))
+    return b"".join(parts)
 
 
 # WebSockets
@@ -154,22 +150,22 @@ class _Plain:
         raise bad_request("there is nothing to commit without a group")
 
 
-async def _tell_group(client: Client, request: Request, socket: WebSocket) -> None:
-    topic = request.params["topic"]
+async def _tell_group(client: Client, topic: str, query: StreamQuery, group: str, socket: WebSocket) -> None:
+    require_messages(topic)
     await client.cluster.topic(topic)
-    settings = MemberSettings(group=request.query["group"], topics=(topic,), reset=request.query["from"])
+    settings = MemberSettings(group=group, topics=(topic,), reset=query.start)
     consumer = Consumer(client, settings, idle_ms=3_600_000, auto_commit=False)
     try:
         await consumer.joined(JOIN_SECONDS)
         await socket.accept()
-        await _tell(socket, consumer, request.query["format"])
+        await _tell(socket, consumer, query.format)
     finally:
         await consumer.close()
 
 
 async def _tell(socket: WebSocket, source: "_Plain | Consumer", form: str) -> None:
     """Send records and take the client's messages, until either side ends."""
-    telling = asyncio.ensure_future(_send_records(socket, source, form))
+    telling = asyncio.ensure_future(_send_messages(socket, source, form))
     listening = asyncio.ensure_future(_listen(socket, source))
     try:
         done, _ = await asyncio.wait((telling, listening), return_when=asyncio.FIRST_COMPLETED)
@@ -182,10 +178,10 @@ async def _tell(socket: WebSocket, source: "_Plain | Consumer", form: str) -> No
             task.result()
 
 
-async def _send_records(socket: WebSocket, source: "_Plain | Consumer", form: str) -> None:
+async def _send_messages(socket: WebSocket, source: "_Plain | Consumer", form: str) -> None:
     while True:
         for topic, partition, record in await source.poll(_TAKE, int(HEARTBEAT_SECONDS * 1000)):
-            await socket.send_text(shown(topic, partition, record, form))
+            await socket.send_text(encode(shown(record, form, topic, partition)).decode())
 
 
 async def _listen(socket: WebSocket, source: "_Plain | Consumer") -> None:

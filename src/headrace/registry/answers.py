@@ -72,6 +72,15 @@ def qualified(entry: Version) -> list[dict[str, Any]]:
     ]
 
 
+def aliases(state: RegistryState, prefix: str) -> dict[str, list[str]]:
+    """The other names of subjects, of those names that begin with a prefix."""
+    found: dict[str, list[str]] = {}
+    for name, config in sorted(state.configs.items()):
+        if config.get("alias") and name.startswith(prefix):
+            found.setdefault(beside(name, config["alias"]), []).append(name)
+    return found
+
+
 def context_for(state: RegistryState, subject: str | None, schema_id: int) -> str:
     """Where an id is to be looked for: the context of the subject that is named, else the default one; where that
     context does not have it, the first that has it under a subject of that plain name."""

@@ -1,4 +1,7 @@
-"""What the registry answers when it cannot do what was asked: Confluent's statuses, codes and sentences."""
+"""What the registry answers when it cannot do what was asked: Confluent's statuses, codes and sentences, word for word.
+
+Some clients look into the sentences.
+"""
 
 from typing import Final
 
@@ -19,6 +22,10 @@ class InvalidSchemaError(Exception):
     """A text that is no schema of its type, or whose references do not resolve; the message says where and why."""
 
 
+def denied(action: str, subject: str) -> RegistryError:
+    return RegistryError(403, 40301, f"User is denied operation {action} on Subject: {subject or '*'}")
+
+
 def subject_not_found(subject: str) -> RegistryError:
     return RegistryError(404, 40401, f"Subject '{subject}' not found.")
 
@@ -32,7 +39,7 @@ def schema_not_found(what: int | str | None = None) -> RegistryError:
 
 
 def subject_soft_deleted(subject: str) -> RegistryError:
-    return RegistryError(404, 40404, f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently")
+    return RegistryError(404, 40404, f"Subject '{subject}' was soft deleted.Set permanent=true to delete permanently")
 
 
 def subject_not_soft_deleted(subject: str) -> RegistryError:
@@ -40,7 +47,7 @@ def subject_not_soft_deleted(subject: str) -> RegistryError:
 
 
 def version_soft_deleted(subject: str, version: int) -> RegistryError:
-    message = f"Subject '{subject}' Version {version} was soft deleted. Set permanent=true to delete permanently"
+    message = f"Subject '{subject}' Version {version} was soft deleted.Set permanent=true to delete permanently"
     return RegistryError(404, 40406, message)
 
 
@@ -62,6 +69,14 @@ def incompatible(subject: str, reasons: str) -> RegistryError:
     return RegistryError(409, 409, message + reasons)
 
 
+def no_such_path() -> RegistryError:
+    return RegistryError(404, 404, "HTTP 404 Not Found")
+
+
+def empty_schema() -> RegistryError:
+    return RegistryError(422, 42201, "Empty schema")
+
+
 def invalid_schema(reason: str) -> RegistryError:
     return RegistryError(422, 42201, f"Invalid schema: {reason}")
 
@@ -74,16 +89,16 @@ def invalid_version(version: str) -> RegistryError:
     return RegistryError(422, 42202, message)
 
 
-def invalid_level(level: object) -> RegistryError:
+def invalid_level() -> RegistryError:
     message = (
-        f"Invalid compatibility level {level!r}. Valid values are none, backward, forward, full, backward_transitive, "
+        "Invalid compatibility level. Valid values are none, backward, forward, full, backward_transitive, "
         "forward_transitive, and full_transitive"
     )
     return RegistryError(422, 42203, message)
 
 
-def invalid_mode(mode: object) -> RegistryError:
-    message = f"Invalid mode {mode!r}. Valid values are READWRITE, READONLY, READONLY_OVERRIDE, and IMPORT"
+def invalid_mode() -> RegistryError:
+    message = "Invalid mode. Valid values are READWRITE, READONLY, READONLY_OVERRIDE, and IMPORT"
     return RegistryError(422, 42204, message)
 
 
@@ -92,7 +107,9 @@ def not_permitted(reason: str) -> RegistryError:
 
 
 def reference_exists(subject: str, version: int) -> RegistryError:
-    message = f"One or more references exist to the schema {{subject={subject},version={version}}}."
+    message = (
+        f"One or more references exist to the schema {{magic=1,keytype=SCHEMA,subject={subject},version={version}}}."
+    )
     return RegistryError(422, 42206, message)
 
 
@@ -108,8 +125,13 @@ def schema_too_large(limit: int) -> RegistryError:
     return RegistryError(422, 42209, f"The schema is too large: at most {limit} bytes are taken.")
 
 
-def context_not_empty(context: str) -> RegistryError:
-    return RegistryError(422, 42211, f"The specified context '{context}' is not empty.")
+def contract_too_large(limit: int) -> RegistryError:
+    message = f"References, metadata and rules are too large: at most {limit} bytes are taken."
+    return RegistryError(422, 42209, message)
+
+
+def invalid_rules(reason: str) -> RegistryError:
+    return RegistryError(422, 42210, f"Invalid rule set: {reason}")
 
 
 def unprocessable(reason: str) -> RegistryError:

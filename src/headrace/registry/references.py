@@ -1,12 +1,24 @@
 """What a schema refers to, asked of a registry."""
 
-from headrace.client.registry import RegisteredSchema, SchemaRegistry
+from typing import Protocol
+
+from headrace.client.registry import RegisteredSchema
 from headrace.schema_log.names import beside
 
 from .schemas.model import Dependency
 
 
-def dependencies(registry: SchemaRegistry, schema: RegisteredSchema, subject: str) -> list[Dependency]:
+class SchemaSource(Protocol):
+    """Where schemas are read: a registry over HTTP, or one in this process."""
+
+    def schema(self, schema_id: int, subject: str = "") -> RegisteredSchema | None:
+        """The schema of an id, None if there is none; the subject says which context the id is of."""
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        """A version of a subject; `NotRegistered` if there is none."""
+
+
+def dependencies(registry: SchemaSource, schema: RegisteredSchema, subject: str) -> list[Dependency]:
     """What a schema refers to, also by way of others, each before those that refer to it; in the context of the subject
     unless another is named.
     """

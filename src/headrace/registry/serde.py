@@ -2,7 +2,7 @@
 
     zero byte | schema id, 4 bytes | for Protobuf: which message, as varints | the value
 
-For programs that look at one value at a time; whole batches become columns in `spark.formats`.
+For programs that look at one value at a time; whole batches become columns in `headrace.formats`.
 """
 
 import json
@@ -13,10 +13,10 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from headrace.client.registry import RegisteredSchema, SchemaRegistry
+from headrace.client.registry import RegisteredSchema
 
 from .errors import InvalidSchemaError
-from .references import dependencies
+from .references import SchemaSource, dependencies
 from .schemas.model import Dependency
 
 _HEAD: Final = struct.Struct(">bI")
@@ -64,22 +64,35 @@ def framed_id(data: bytes | None) -> int | None:
 
 
 class Serde:
-    """Decodes and encodes with the schemas of one registry."""
+    """Decodes and encodes with the schemas of one registry.
 
-    def __init__(self, registry: SchemaRegistry) -> None:
+    `bounded` is for schemas of strangers: patterns of JSON Schema are then RE2's, which know no look-around and take no
+    more time than the text is long.
+    """
+
+    def __init__(self, registry: SchemaSource, *, bounded: bool = False) -> None:
         self._registry = registry
-        self._codecs: dict[int, Codec | None] = {}
+        self._bounded = bounded
+        self._codecs: dict[int, Codec] = {}
 
     def decode(self, data: bytes | None) -> DecodedValue | None:
         """The value in bytes that a serializer wrote; None where no id that the registry knows stands before them."""
         schema_id = framed_id(data)
         if schema_id is None or data is None:
             return None
-        if schema_id not in self._codecs:
+        codec = self._codecs.get(schema_id)
+        if codec is None:
             schema = self._registry.schema(schema_id)
-            self._codecs[schema_id] = None if schema is None else self.codec(schema)
-        codec, body = self._codecs[schema_id], data[_HEAD.size :]
-        return None if codec is None else DecodedValue(codec.decode(body), schema_id, codec.message_of(body))
+            if schema is None:  # for now: a registry may hear of it late
+                return None
+            codec = self._codecs[schema_id] = self.codec(schema)
+        body = data[_HEAD.size :]
+        return DecodedValue(codec.decode(body), schema_id, codec.message_of(body))
+
+    def knows(self, data: bytes | None) -> bool:
+        """Whether `decode` need not ask the registry about these bytes."""
+        schema_id = framed_id(data)
+        return schema_id is None or schema_id in self._codecs
 
     def codec(self, schema: RegisteredSchema, message: str = "") -> Codec:
         """What decodes and encodes values of a schema; of Protobuf's messages the first, unless one is named."""
@@ -88,7 +101,7 @@ class Serde:
             if schema.type == "AVRO":
                 return AvroCodec(schema.text, needed)
             if schema.type == "JSON":
-                return JsonCodec(schema.text, needed)
+                return JsonCodec(schema.text, needed, bounded=self._bounded)
             if schema.type == "PROTOBUF":
                 return ProtobufCodec(schema.text, needed, message)
         except InvalidSchemaError as error:
@@ -110,7 +123,7 @@ class JsonCodec:
 
     takes_text = False
 
-    def __init__(self, text: str, needed: list[Dependency]) -> None:
+    def __init__(self, text: str, needed: list[Dependency], *, bounded: bool = False) -> None:
         from jsonschema import Draft7Validator
         from jsonschema.validators import validator_for
         from referencing import Registry
@@ -123,6 +136,8 @@ class JsonCodec:
         specification = specification_with(draft, default=DRAFT7) if draft else DRAFT7
         others = [(one.name, specification.create_resource(load(one.text))) for one in needed]
         kind = validator_for(schema, default=Draft7Validator)
+        if bounded:
+            kind = _bounded(kind)
         self._validator = kind(schema, registry=Registry().with_resources(others))
 
     def decode(self, data: bytes) -> Any:
@@ -148,6 +163,53 @@ class JsonCodec:
         schema = self._validator.schema
         properties = schema.get("properties", {}) if isinstance(schema, dict) else {}
         return {name: _as_type(text, properties.get(name)) for name, text in value.items()}
+
+
+def _bounded(kind: Any) -> Any:
+    """A kind of validator whose patterns cannot take for ever."""
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.validators import extend
+
+    from headrace.protocol.patterns import PatternError, pattern
+
+    def finds(expression: str, text: str) -> bool:
+        try:
+            return pattern(expression).finds(text)
+        except PatternError as error:
+            raise Unencodable(f"the schema's pattern {expression[:80]!r} is not taken here: {error}") from None
+
+    def check_pattern(validator: Any, expression: Any, instance: Any, schema: Any) -> Any:  # noqa: ARG001
+        if validator.is_type(instance, "string") and not finds(expression, instance):
+            yield ValidationError(f"{_shown(instance)} does not match {expression!r}")
+
+    def check_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Any:  # noqa: ARG001
+        if validator.is_type(instance, "object"):
+            for expression, inner in patterns.items():
+                for name, value in instance.items():
+                    if finds(expression, name):
+                        yield from validator.descend(value, inner, path=name, schema_path=expression)
+
+    def check_others(validator: Any, allowed: Any, instance: Any, schema: Any) -> Any:
+        if not validator.is_type(instance, "object"):
+            return
+        known, expressions = schema.get("properties", {}), schema.get("patternProperties", {})
+        for name, value in instance.items():
+            if name in known or any(finds(expression, name) for expression in expressions):
+                continue
+            if validator.is_type(allowed, "object"):
+                yield from validator.descend(value, allowed, path=name)
+            elif not allowed:
+                yield ValidationError(f"property {_shown(name)} is not among those of the schema")
+
+    def refuse(validator: Any, allowed: Any, instance: Any, schema: Any) -> Any:
+        if "patternProperties" in schema:
+            raise Unencodable("unevaluatedProperties beside patternProperties are not taken here")
+        yield from kind.VALIDATORS["unevaluatedProperties"](validator, allowed, instance, schema)
+
+    checks = {"pattern": check_pattern, "patternProperties": check_properties, "additionalProperties": check_others}
+    if "unevaluatedProperties" in kind.VALIDATORS:
+        checks["unevaluatedProperties"] = refuse
+    return extend(kind, checks)
 
 
 def _as_type(text: Any, schema: Any) -> Any:
@@ -215,7 +277,9 @@ class ProtobufCodec:
             message.ParseFromString(data[position:])
         except DecodeError as error:
             raise Undecodable(f"not a {message.DESCRIPTOR.full_name}: {error}") from error
-        return json_format.MessageToDict(message, preserving_proto_field_name=True)
+        return json_format.MessageToDict(
+            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
 
     def message_of(self, data: bytes) -> str:
         return str(self._message(_read_indexes(data)[0]).DESCRIPTOR.full_name)
@@ -224,6 +288,8 @@ class ProtobufCodec:
         from google.protobuf import json_format
 
         message = self._message(self._indexes)
+        if not isinstance(value, dict):  # an empty list would pass for an empty message
+            raise Unencodable(f"{_shown(value)} is not an object, as messages are")
         try:
             json_format.ParseDict(value, message)
         except (json_format.ParseError, AttributeError, TypeError, ValueError) as error:
@@ -277,6 +343,9 @@ def _write_indexes(indexes: tuple[int, ...]) -> bytes:
     return bytes(out)
 
 
+_MOST_STEPS: Final = 2_000_000
+_FAILED_TRY: Final = 50
+"""Steps that a branch of a union counts for that does not fit: a value of Avro takes so many at most."""
 _PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _INTEGERS: Final = {"int": 1 << 31, "long": 1 << 63}
 _WORDS: Final = {"true": True, "false": False}
@@ -325,7 +394,10 @@ class AvroCodec:
         from fastavro import schemaless_writer
 
         stream = BytesIO()
-        found = _AvroValue(self._named, coerce).of(self._schema, value, "")
+        try:
+            found = _AvroValue(self._named, coerce).of(self._schema, value, "")
+        except _TooManyTriesError:
+            raise Unencodable("too many branches of unions would have to be tried; name them in the value") from None
         try:
             schemaless_writer(stream, self._schema, found)
         except (ValueError, TypeError, OverflowError, KeyError) as error:
@@ -355,14 +427,22 @@ def _kind(schema: Any) -> str:
     return str(kind) if isinstance(kind, str) else _kind(kind)
 
 
+class _TooManyTriesError(Exception):
+    """Unions in unions: each branch is tried, and in each of them each branch again."""
+
+
 class _AvroValue:
     """From values of JSON to what Avro's writer takes."""
 
     def __init__(self, named: Mapping[str, Any], coerce: bool) -> None:
         self._named = named
         self._coerce = coerce
+        self._left = _MOST_STEPS
 
     def of(self, schema: Any, value: Any, path: str) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooManyTriesError
         if isinstance(schema, list):
             return self._union(schema, value, path)
         if isinstance(schema, str) and schema not in _PRIMITIVES:
@@ -386,6 +466,7 @@ class _AvroValue:
             try:
                 return self._chosen(branch, self.of(branch, value, path))
             except Unencodable as error:
+                self._left -= _FAILED_TRY
                 reasons.append(str(error))
         raise Unencodable(reasons[0] if len(reasons) == 1 else f"{_at(path)}{_shown(value)} fits none of {branches}")
 

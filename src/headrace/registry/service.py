@@ -7,27 +7,30 @@ registered the same schema, or one that this one is incompatible with.
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 import structlog
 
 from headrace.schema_log.records import NewerFormatError, Proposal, decode, encode
-from headrace.schema_log.state import Outcome, RegistryState
+from headrace.schema_log.state import Outcome, RegistryState, Version
 
-from . import errors
+from . import decisions, errors
 from .errors import RegistryError
+from .judging import Inline, Judge
 from .log import LogEntry, LogUnavailableError, SchemaLog
-from .parsing import SchemaParser
+from .parsing import Posted
+from .sources import source_of
 
 log = structlog.get_logger(__name__)
 PATIENCE_SECONDS: Final = 30.0
 """How long a change may take to be decided, and a fresh gateway to read the log."""
 
 _T = TypeVar("_T")
-Decide = Callable[[RegistryState], tuple[_T, Proposal | None]]
-"""What a request comes to in a state: its answer, and what must be proposed for it, if anything."""
+Decided = tuple[_T, Proposal | None]
+"""What a request comes to: its answer, and what must be proposed for it, if anything."""
+Decide = Callable[[RegistryState], Decided[_T] | Awaitable[Decided[_T]]]
 
 
 class _Turns:
@@ -55,13 +58,13 @@ class Registry:
     def __init__(
         self,
         schemas: SchemaLog,
-        parser: SchemaParser | None = None,
+        judge: Judge | None = None,
         *,
         patience: float = PATIENCE_SECONDS,
         new_key: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
     ) -> None:
         self.state = RegistryState()
-        self.parser = parser or SchemaParser()
+        self.judge = judge or Inline()
         self._log = schemas
         self._patience = patience
         self._new_key = new_key
@@ -83,16 +86,36 @@ class Registry:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def read(self, question: Callable[[RegistryState], _T]) -> _T:
+    async def read(self, question: Callable[[RegistryState], Awaitable[_T]] | Callable[[RegistryState], _T]) -> _T:
         """The answer to a question. A "not found" is only given after looking at all that was decided before it."""
-        await self._ready()
+        await self.loaded()
         try:
-            return question(self.state)
+            found: _T = await _settled(question(self.state))
+            return found
         except RegistryError as error:
             if error.status != 404:
                 raise
         await self.catch_up()
-        return question(self.state)
+        again: _T = await _settled(question(self.state))
+        return again
+
+    async def registered(self, subject: str, posted: Posted, *, normalize: bool = False) -> Version:
+        """The version that a schema has or gets."""
+
+        async def decide(state: RegistryState) -> Decided[Version | None]:
+            found = await decisions.register(state, self.judge, subject, posted, normalize=normalize)
+            return (None, found) if isinstance(found, Proposal) else (found, None)
+
+        known, outcome = await self.change(subject, decide)
+        entry = known if outcome is None else outcome.version
+        assert entry is not None
+        return entry
+
+    async def text(self, entry: Version, form: str) -> str:
+        """A version's text, in a form that is asked for by name."""
+        if not form:
+            return entry.schema.text
+        return await self.judge.shown(source_of(self.state, entry.subject, entry.schema), form)
 
     async def change(self, turn: str, decide: Decide[_T]) -> tuple[_T, Outcome | None]:
         """Decide, propose, and decide again until the log has taken a proposal or none is needed. A refusal comes
@@ -100,7 +123,7 @@ class Registry:
 
         Changes with the same `turn` wait for each other here, so that one gateway does not compete with itself.
         """
-        await self._ready()
+        await self.loaded()
         try:
             async with asyncio.timeout(self._patience), self._turns.take(turn):
                 return await self._decide(decide)
@@ -126,10 +149,10 @@ class Registry:
     async def _decide(self, decide: Decide[_T]) -> tuple[_T, Outcome | None]:
         while True:
             try:
-                answer, proposal = decide(self.state)
+                answer, proposal = await _settled(decide(self.state))
             except RegistryError:
                 await self.catch_up()
-                answer, proposal = decide(self.state)
+                answer, proposal = await _settled(decide(self.state))
             if proposal is None:
                 return answer, None
             outcome = await self._propose(proposal)
@@ -187,9 +210,15 @@ class Registry:
             self._awaited.append((offset, arrival))
             await arrival
 
-    async def _ready(self) -> None:
+    async def loaded(self) -> None:
+        """Returns once the log was read to its end for the first time."""
         if self._broken is not None:
             raise errors.store_failed(self._broken)
         if not self._loaded:
             await self.catch_up()
             self._loaded = True
+
+
+async def _settled(found: Any) -> Any:
+    """What was found, when it is."""
+    return await found if isinstance(found, Awaitable) else found

@@ -3,6 +3,8 @@
 from typing import Final
 
 DEFAULT_CONTEXT: Final = "."
+EVERY_CONTEXT: Final = ":*:"
+"""In the place of a context: all of them."""
 EVERYTHING: Final = ""
 """The scope of settings that hold wherever nothing nearer is set."""
 

@@ -41,7 +41,7 @@ DONE = Outcome(accepted=True)
 
 
 @dataclass(slots=True)
-class Context:
+class SchemaContext:
     """The ids of one context."""
 
     next_id: int = 1
@@ -83,7 +83,7 @@ class RegistryState:
     def __init__(self) -> None:
         self.applied = -1
         self.changes = 0
-        self.contexts: dict[str, Context] = {}
+        self.contexts: dict[str, SchemaContext] = {}
         self.subjects: dict[str, dict[int, Version]] = {}
         self.configs: dict[str, Json] = {}
         self.modes: dict[str, str] = {}
@@ -109,8 +109,8 @@ class RegistryState:
         entries = self.subjects.get(subject, {})
         return [entries[number] for number in sorted(entries) if deleted or not entries[number].deleted]
 
-    def context(self, name: str) -> Context:
-        return self.contexts.get(name) or Context()
+    def context(self, name: str) -> SchemaContext:
+        return self.contexts.get(name) or SchemaContext()
 
     def _still_holds(self, proposal: Proposal) -> bool:
         return all(self._touched.get(key, -1) <= proposal.basis for key in proposal.reads)
@@ -139,7 +139,7 @@ class RegistryState:
             self.associations[change.resource] = kept
 
     def _register(self, change: Register) -> Outcome:
-        context = self.contexts.setdefault(context_of(change.subject), Context())
+        context = self.contexts.setdefault(context_of(change.subject), SchemaContext())
         held = context.by_id.get(change.id) if change.id is not None else None
         if held is not None and held.key != change.schema.key:
             return VOID
@@ -184,16 +184,16 @@ class RegistryState:
 
     def _forget(self, entry: Version) -> None:
         """A version goes; with the last use of an id goes what it stood for, but never the id's number."""
-        place = (entry.subject, entry.version)
+        version = (entry.subject, entry.version)
         context = self.contexts[context_of(entry.subject)]
         uses = context.uses[entry.id]
-        uses.discard(place)
+        uses.discard(version)
         if not uses:
             del context.uses[entry.id], context.by_id[entry.id]
             if context.by_key.get(entry.schema.key) == entry.id:
                 del context.by_key[entry.schema.key]
         for target in _targets(entry):
-            self.referrers[target].discard(place)
+            self.referrers[target].discard(version)
             if not self.referrers[target]:
                 del self.referrers[target]
 

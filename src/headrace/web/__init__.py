@@ -1,16 +1,26 @@
-"""HTTP without Kafka: routes declared once, from which requests are checked, answered and documented.
+"""HTTP without Kafka: operations declared once, from which requests are checked, answered and documented.
 
 What another package needs to serve routes of its own:
 
+    class Greeting(Struct):
+        text: str
+
+    class Name(Struct, frozen=True):
+        name: Annotated[str, Meta(pattern=r"^[a-z]+\\Z", examples=["ada"])]
+
+    class Times(Struct, frozen=True, forbid_unknown_fields=True):
+        times: Annotated[int, Meta(ge=1, le=9, description="How often.")] = 1
+
     routes = Routes(tag="Greetings", about="Saying hello.")
 
-    @routes.get("/hello/{name}", "Say hello.", answers={200: Reply("The greeting.", Object({"text": Text()}))},
-                params={"name": Text(pattern="[a-z]+")}, query={"times": Query(Integer(1, 9), 1, "How often.")})
-    async def hello(request: Request) -> Answer:
-        return json_answer({"text": f"hello {request.params['name']} " * request.query["times"]})
+    @routes.get("/hello/{name}", "Say hello.", path=Name, query=Times, answers={200: Reply("The greeting.", Greeting)})
+    async def hello(request: Request, path: Name, query: Times) -> Answer:
+        return json_answer(Greeting(f"hello {path.name} " * query.times))
 
     application = Application([routes])      # an ASGI application; `serve` runs it
 
-A package brings its part as `Mounted(routes, life)`; `cli/gateway.py` hands all of them to `run_gateway`.
-A handler returns an `Answer` or a `Stream`, or raises a `Problem`. `Routes(render=…)` chooses how problems look there.
+Starlette finds the route, msgspec checks what comes in. A handler gets what its operation declares (`path`, `query`,
+`headers`, `body`) as structs; it returns an `Answer` or a `Stream`, or raises a `Problem`. A package brings its part as
+`Mounted(routes, life)`; `cli/gateway.py` hands all of them to `run_gateway`. `Routes(render=…)` chooses how problems
+look there.
 """

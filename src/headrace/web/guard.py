@@ -7,22 +7,26 @@ Host is always good: no foreign name leads there.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
 from .messages import Request
-from .problem import Problem
+from .problem import Problem, bad_request
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REMEMBERED_HOSTS: Final = 256
 _REMEMBERED_CALLERS: Final = 10_000
+_FAILED_LOGIN: Final = 10
+"""As how many requests a login that fails counts."""
+_IPV6_NETWORK_BYTES: Final = 8
 
 
 class Guard:
     """`hosts` are names besides localhost by which we are called, `*` for any; `rate` is requests a second of one
-    caller, 0 for no limit. A caller is its credentials, or its address without any."""
+    caller, 0 for no limit. A caller is the user that it has proved to be, and its address until then: who guesses
+    passwords is the same caller at each guess."""
 
     def __init__(
         self,
@@ -33,14 +37,19 @@ class Guard:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
-        self._origins = set(origins)
+        self.origins = frozenset(origins)
+        """Sites whose pages may ask, beside our own."""
         self._known: dict[bytes, bool] = {}
         self._limit = RateLimit(rate, burst or max(int(rate), 1), clock) if rate else None
+        self.user_of: Callable[[Request], str | None] = lambda _request: None
+        """The user that the caller of a request has proved to be before, if it has."""
 
     def check(self, request: Request) -> None:
         """Raises the `Problem` that ends the request."""
-        headers = request.headers
+        headers = request.fields
         host = headers.get(b"host", b"")
+        if len(headers) < len(request.scope["headers"]):
+            _refuse_two_hosts(request)
         if not (self._known.get(host) or self._is_ours(host)):
             raise Problem(
                 421, f"this is not '{host.decode('latin-1')[:80]}'; see --allow-host of the gateway", code="wrong-host"
@@ -52,8 +61,8 @@ class Guard:
         """Count a request of a caller; `Problem` 429 when there were too many."""
         if self._limit is None:
             return
-        caller = request.headers.get(b"authorization") or request.client.encode()
-        wait = self._limit.take(caller)
+        user = self.user_of(request)
+        wait = self._limit.take(_address_of(request) if user is None else b"user " + user.encode())
         if wait > 0:
             raise Problem(
                 429,
@@ -61,6 +70,11 @@ class Guard:
                 code="rate-limited",
                 headers=((b"retry-after", str(int(wait) + 1).encode()),),
             )
+
+    def login_failed(self, request: Request) -> None:
+        """Let the address of a caller whose credentials were refused wait longer."""
+        if self._limit is not None and b"authorization" in request.fields:
+            self._limit.charge(_address_of(request), _FAILED_LOGIN - 1)
 
     def _is_ours(self, host: bytes) -> bool:
         name = host_name(host.decode("latin-1"))
@@ -75,13 +89,38 @@ class Guard:
             return
         origin = request.header(b"origin")
         if origin is None:
-            good = request.headers.get(b"sec-fetch-site") in (b"same-origin", b"none")
+            good = request.fields.get(b"sec-fetch-site") in (b"same-origin", b"none")
         else:
-            good = origin in self._origins or _authority(origin) == host.decode("latin-1").lower()
+            good = origin in self.origins or _authority(origin) == host.decode("latin-1").lower()
         if not good:
             raise Problem(
                 403, "requests that change something are not taken from pages of other sites", code="cross-site"
             )
+
+
+def _refuse_two_hosts(request: Request) -> None:
+    """A proxy might have taken the other one."""
+    if sum(name == b"host" for name, _ in request.scope["headers"]) > 1:
+        raise bad_request("a request has one Host header")
+
+
+def _address_of(request: Request) -> bytes:
+    address = peer_address(request.address)
+    return b"address " + (request.address.encode() if address is None else network_of(address))
+
+
+def peer_address(host: str) -> IPv4Address | IPv6Address | None:
+    """The address of the other side: an IPv4 one also where it is mapped into IPv6; None where there is none."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def network_of(address: IPv4Address | IPv6Address) -> bytes:
+    """What counts as one caller: an IPv4 address, of IPv6 a network of 64 bits."""
+    return address.packed[:_IPV6_NETWORK_BYTES]
 
 
 def _authority(origin: str) -> str:
@@ -119,11 +158,23 @@ class RateLimit:
 
     def take(self, caller: bytes) -> float:
         """Seconds to wait; 0 when one may go ahead."""
+        tokens, now = self._tokens(caller)
+        good = tokens >= 1
+        self._put(caller, tokens - 1 if good else tokens, now)
+        return 0.0 if good else (1 - tokens) / self._rate
+
+    def charge(self, caller: bytes, count: int) -> None:
+        """Take more from a caller who has gone ahead, also what it will get later."""
+        tokens, now = self._tokens(caller)
+        self._put(caller, max(tokens - count, -float(count)), now)
+
+    def _tokens(self, caller: bytes) -> tuple[float, float]:
+        """What a caller has now, and when that is."""
         now = self._clock()
         tokens, at = self._buckets.pop(caller, (float(self._burst), now))
-        tokens = min(self._burst, tokens + (now - at) * self._rate)
-        good = tokens >= 1
-        self._buckets[caller] = (tokens - 1 if good else tokens, now)
+        return min(self._burst, tokens + (now - at) * self._rate), now
+
+    def _put(self, caller: bytes, tokens: float, now: float) -> None:
+        self._buckets[caller] = (tokens, now)
         if len(self._buckets) > _REMEMBERED_CALLERS:
             self._buckets.popitem(last=False)
-        return 0.0 if good else (1 - tokens) / self._rate

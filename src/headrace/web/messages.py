@@ -1,15 +1,14 @@
 """A request as a handler gets it, and what it may answer with."""
 
 import asyncio
-import json
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+import msgspec
+from starlette.requests import HTTPConnection
+from starlette.types import Message, Receive, Scope
+
 HeaderList = Sequence[tuple[bytes, bytes]]
 
 JSON: Final = b"application/json"
@@ -18,8 +17,8 @@ PART_SECONDS: Final = 30.0
 MOST_BODY: Final = 16 << 20
 """Bytes of a request's body, also after decompression: a message of 10 MB fits in base64."""
 _GZIP_WINDOW: Final = 31
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Made once: `json.dumps` with options makes an encoder for each call."""
+_UNPACKED_AT_ONCE: Final = 64 * 1024
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Answer(NamedTuple):
@@ -38,6 +37,8 @@ class Stream(NamedTuple):
     chunks: AsyncIterator[bytes]
     content_type: bytes
     headers: HeaderList = ()
+    reads_body: bool = False
+    """Whether they are made of the request's body while that comes in: who leaves is noticed there."""
 
 
 class Disconnected(Exception):
@@ -54,7 +55,7 @@ class BadBody(Exception):
 
 def json_answer(value: Any, status: int = 200, headers: HeaderList = (), content_type: bytes = JSON) -> Answer:
     """A value as JSON."""
-    return Answer(status, _encode(value).encode("utf-8", "replace"), content_type, headers)
+    return Answer(status, _encode(value), content_type, headers)
 
 
 class Receiving:
@@ -74,45 +75,66 @@ class Receiving:
 RECEIVING: Final = Receiving(512 << 20)
 
 
-class Request:
-    """One request. `params` and `query` have been read by the shapes that their operation declares."""
-
-    __slots__ = ("_receive", "headers", "method", "params", "path", "query", "scope")
+class Request(HTTPConnection):
+    """One request, or the handshake of a WebSocket. `fields` is the quick way to its headers."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.scope = scope
+        super().__init__(scope)
+        self.fields: dict[bytes, bytes] = dict(scope["headers"])
+        """Headers by lower-case name; of one that came twice the last."""
         self.method: str = scope.get("method", "GET")
-        self.path: str = scope["path"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        """By lower-case name; of a header that came twice the last."""
-        self.params: Mapping[str, Any] = {}
-        self.query: Mapping[str, Any] = {}
         self._receive = receive
+        self._body: bytes | None = None
 
     def header(self, name: bytes) -> str | None:
         """A header's text; None where there is none."""
-        value = self.headers.get(name)
+        value = self.fields.get(name)
         return None if value is None else value.decode("latin-1")
 
     @property
-    def client(self) -> str:
-        """The address the request came from."""
+    def address(self) -> str:
+        """Where the request came from."""
         peer = self.scope.get("client")
         return str(peer[0]) if peer else ""
 
     @property
     def media_type(self) -> str:
         """What the body is said to be, without parameters; empty where nothing is said."""
-        return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+        return self.fields.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
 
     async def body(self, limit: int = MOST_BODY) -> bytes:
-        """The whole body, unpacked; `BadBody` as soon as it is more than `limit` bytes."""
-        encoding = self.headers.get(b"content-encoding")
-        if encoding is None or encoding == b"identity":
-            return await self._raw(limit)
-        if encoding.lower() != b"gzip":
-            raise BadBody(415, f"a body can be sent as it is or with gzip, not '{encoding.decode('latin-1')}'")
-        return gunzip(await self._raw(limit), limit)
+        """The whole body, unpacked, read once; `BadBody` as soon as it is more than `limit` bytes."""
+        if self._body is None:
+            encoding = self.fields.get(b"content-encoding")
+            if encoding is None or encoding == b"identity":
+                self._body = await self._raw(limit)
+            elif encoding.lower() == b"gzip":
+                self._body = gunzip(await self._raw(limit), limit)
+            else:
+                raise _unknown_encoding(encoding)
+        return self._body
+
+    async def parts(self, seconds: float = PART_SECONDS) -> AsyncIterator[bytes]:
+        """The body as it comes in, unpacked; who takes parts slowly has the sender wait.
+
+        `BadBody` where it stands still for so long, or is no gzip although it says so.
+        """
+        encoding = self.fields.get(b"content-encoding", b"identity").lower()
+        if encoding not in (b"identity", b"gzip"):
+            raise _unknown_encoding(encoding)
+        unpacker = _Gunzip() if encoding == b"gzip" else None
+        while True:
+            message = await self._next_part(seconds)
+            body: bytes = message.get("body", b"")
+            if unpacker is None:
+                yield body
+            else:
+                for part in unpacker.feed(body):
+                    yield part
+            if not message.get("more_body"):
+                break
+        if unpacker is not None:
+            unpacker.finish()
 
     async def disconnected(self) -> None:
         """Returns once the caller has left; to be awaited only after the body has been read."""
@@ -120,7 +142,7 @@ class Request:
             pass
 
     async def _raw(self, limit: int) -> bytes:
-        declared = self.headers.get(b"content-length", b"")
+        declared = self.fields.get(b"content-length", b"")
         if len(declared) > 15 or (declared.isdigit() and int(declared) > limit):
             raise _too_large(limit)
         message = await self._receive()
@@ -138,7 +160,7 @@ class Request:
         held = 0
         try:
             while True:
-                message = await self._next_part()
+                message = await self._next_part(PART_SECONDS)
                 received += message.get("body", b"")
                 if len(received) > limit:
                     raise _too_large(limit)
@@ -149,15 +171,36 @@ class Request:
         finally:
             RECEIVING.grow(-held)
 
-    async def _next_part(self) -> Message:
+    async def _next_part(self, seconds: float) -> Message:
         try:
-            async with asyncio.timeout(PART_SECONDS):
+            async with asyncio.timeout(seconds):
                 message = await self._receive()
         except TimeoutError:
-            raise BadBody(408, f"nothing of the body came for {PART_SECONDS:g} s") from None
+            raise BadBody(408, f"nothing of the body came for {seconds:g} s") from None
         if message["type"] == "http.disconnect":
             raise Disconnected
         return message
+
+
+class _Gunzip:
+    """What was compressed, in parts of bounded size."""
+
+    def __init__(self) -> None:
+        self._unpacker = zlib.decompressobj(wbits=_GZIP_WINDOW)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            if self._unpacker.eof:
+                raise BadBody(400, "something follows the gzip body")
+            try:
+                yield self._unpacker.decompress(data, _UNPACKED_AT_ONCE)
+            except zlib.error as error:
+                raise BadBody(400, f"the body is not gzip: {error}") from error
+            data = self._unpacker.unconsumed_tail or self._unpacker.unused_data
+
+    def finish(self) -> None:
+        if not self._unpacker.eof:
+            raise BadBody(400, "the gzip body is cut short")
 
 
 def gunzip(data: bytes, limit: int) -> bytes:
@@ -172,6 +215,10 @@ def gunzip(data: bytes, limit: int) -> bytes:
     if not unpacker.eof:
         raise BadBody(400, "the gzip body is cut short")
     return unpacked
+
+
+def _unknown_encoding(encoding: bytes) -> BadBody:
+    return BadBody(415, f"a body can be sent as it is or with gzip, not '{encoding[:40].decode('latin-1')}'")
 
 
 def _too_large(limit: int) -> BadBody:

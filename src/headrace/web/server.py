@@ -5,8 +5,11 @@ import signal
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
@@ -16,8 +19,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headrace.net.tcp import BACKLOG, listening_socket
 
 from .application import Application
+from .guard import network_of, peer_address
+from .problem import Problem, render
 
 LARGEST_MESSAGE: Final = 16 << 20
+LARGEST_HEAD: Final = 64 * 1024
+"""Bytes of a request's line and headers."""
+HEAD_SECONDS: Final = 30.0
+"""How long a head may take, from the connection or the first byte of the request on."""
+_AROUND_HEADER: Final = 4
+_NEVER: Final = float("inf")
+_SCHEME: Final = b"://"
+_PROBES: Final = (b"/healthz", b"/readyz")
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +50,7 @@ class Listen:
     keep_alive_seconds: int = 75
     grace_seconds: int = 5
     most_connections: int | None = 4096
+    most_per_address: int = 1024
 
 
 def serve(
@@ -82,7 +96,8 @@ class HttpServer:
 def _config(application: Application, listen: Listen) -> uvicorn.Config:
     return uvicorn.Config(
         application,
-        http=_Protocol,
+        interface="asgi3",
+        http=partial(_Protocol, Crowd(listen.most_per_address)),  # type: ignore[arg-type]  # called as a class is
         loop="uvloop",
         ws="websockets-sansio",
         ws_max_size=LARGEST_MESSAGE,
@@ -110,14 +125,170 @@ def _wanted_certificates(listen: Listen) -> ssl.VerifyMode:
     return ssl.CERT_REQUIRED if listen.requires_certificate else ssl.CERT_OPTIONAL
 
 
+class Crowd:
+    """How many connections each address has; an IPv6 network of 64 bits counts as one, this machine not at all."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._counts: Counter[bytes] = Counter()
+
+    def enter(self, host: str) -> bytes | None:
+        """Count a connection; what to `leave` by."""
+        address = peer_address(host)
+        if address is None or address.is_loopback:
+            return None
+        key = network_of(address)
+        self._counts[key] += 1
+        return key
+
+    def leave(self, key: bytes) -> None:
+        self._counts[key] -= 1
+        if not self._counts[key]:
+            del self._counts[key]
+
+    def count(self, key: bytes | None) -> int:
+        return 0 if key is None else self._counts[key]
+
+
+class _HeadTooLarge(Exception):
+    pass
+
+
 class _Protocol(HttpToolsProtocol):
-    """HTTP that tells the application whose certificate a connection came with: `scope["state"]["certificate"]`."""
+    """HTTP whose heads are bounded in bytes and time, and whose connections are bounded for each address.
+
+    Where there are too many, probes are answered and everything else is 503; at twice as many the new ones are closed.
+    The application is told whose certificate a connection came with: `scope["state"]["certificate"]`.
+    """
+
+    def __init__(self, crowd: Crowd, **given: Any) -> None:
+        super().__init__(**given)
+        self._crowd = crowd
+        self._place: bytes | None = None
+        self._unheard = 0
+        """Bytes that have come since the parser told of a request's begin, the end of its headers, or some body."""
+        self._since_head = 0
+        """Bytes that have come since the last headers were whole."""
+        self._is_too_large = False
+        self._head_due = _NEVER
+        """When the head that is awaited must be whole, by the loop's clock."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        """Looks at that; one for each connection, not for each request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self._place = self._crowd.enter(str(peer[0])) if isinstance(peer, tuple) else None
+        if self._is_crowded(2):
+            transport.abort()
+            return
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app_state = {**self.app_state, "certificate": common_name(certificate)}
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._leave()
+        super().handle_websocket_upgrade()
+
+    def data_received(self, data: bytes) -> None:
+        count = len(data)
+        self._unheard += count
+        self._since_head += count
+        HttpToolsProtocol.data_received(self, data)
+        if self.transport.is_closing():
+            return
+        if self._unheard > LARGEST_HEAD or (count > LARGEST_HEAD and self._head_size() > LARGEST_HEAD):
+            self._is_too_large = True
+            self.send_400_response("The head is too large.")
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - as uvicorn has it
+        if not self._is_too_large:
+            self._answer_and_close(400, "what came is not HTTP as it is taken here")
+            return
+        self._answer_and_close(431, f"a request's line and headers have at most {LARGEST_HEAD} bytes")
+
+    def on_message_begin(self) -> None:
+        self._unheard = 0
+        HttpToolsProtocol.on_message_begin(self)
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        if self._since_head > LARGEST_HEAD:
+            self._require_small_head()
+        self._unheard = self._since_head = 0
+        self._head_due = _NEVER
+        if not self.url.startswith(b"/") and _SCHEME in self.url:
+            self._take_host_of_target()
+        if self.url.partition(b"?")[0] in _PROBES:
+            self.limit_concurrency = None
+        else:
+            self.limit_concurrency = 0 if self._is_crowded(1) else self.config.limit_concurrency
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unheard = 0
+        super().on_body(body)
+
+    def _take_host_of_target(self) -> None:
+        """A target that names a host is meant for that, whatever `Host` says."""
+        authority = self.url.partition(_SCHEME)[2].partition(b"/")[0].partition(b"?")[0]
+        self.headers[:] = [header for header in self.headers if header[0] != b"host"]
+        self.headers.append((b"host", authority))
+
+    def _require_small_head(self) -> None:
+        if self._head_size() > LARGEST_HEAD:
+            self._is_too_large = True
+            raise _HeadTooLarge
+
+    def _head_size(self) -> int:
+        """Of the last request's line and headers, trailers among them; 0 where none has begun."""
+        if not self.headers:
+            return 0
+        return len(self.url) + sum(len(name) + len(value) + _AROUND_HEADER for name, value in self.headers)
+
+    def _is_crowded(self, times: int) -> bool:
+        most = self.config.limit_concurrency
+        is_full = most is not None and times > 1 and len(self.connections) > most * times
+        return is_full or self._crowd.count(self._place) > self._crowd.most * times
+
+    def _await_head(self) -> None:
+        if self._head_due == _NEVER:
+            self._head_due = self.loop.time() + HEAD_SECONDS
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_SECONDS, self._look_at_head)
+
+    def _look_at_head(self) -> None:
+        self._head_timer = None
+        left = self._head_due - self.loop.time()
+        if left <= 0:
+            self._answer_and_close(408, f"no whole head came in {HEAD_SECONDS:g} s")
+        elif self._head_due != _NEVER:
+            self._head_timer = self.loop.call_later(left, self._look_at_head)
+
+    def _answer_and_close(self, status: int, detail: str) -> None:
+        """Only while no answer is under way on this connection: then it is just closed."""
+        if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]  # None before the first
+            answer = render(Problem(status, detail))
+            head = (
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {answer.content_type.decode()}\r\n"
+                f"content-length: {len(answer.body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + answer.body)
+        self.transport.close()
+
+    def _leave(self) -> None:
+        self._head_due = _NEVER
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        if self._place is not None:
+            self._crowd.leave(self._place)
+            self._place = None
 
 
 def common_name(certificate: Mapping[str, Any]) -> str:

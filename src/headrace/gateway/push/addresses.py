@@ -13,6 +13,21 @@ IpAddress = IPv4Address | IPv6Address
 _PORTS: Final = {"http": 80, "https": 443}
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LONGEST: Final = 2048
+_SPECIAL_IPV4: Final = tuple(
+    map(
+        IPv4Network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+            *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+            *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        ),
+    )
+)
+"""IANA's registry of special addresses, whatever the interpreter's own table says of them."""
+_GLOBAL_IPV6: Final = IPv6Network("2000::/3")
+_SPECIAL_IPV6: Final = tuple(
+    map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"))
+)
 
 
 class AddressRefused(Exception):
@@ -100,6 +115,8 @@ def unwrapped(address: IpAddress) -> IpAddress:
 
 def is_public(address: IpAddress) -> bool:
     """Whether an address is a public one."""
-    if isinstance(address, IPv6Address) and (address.is_site_local or address.scope_id):
-        return False
-    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+    if isinstance(address, IPv6Address):
+        return (
+            address.scope_id is None and address in _GLOBAL_IPV6 and not any(address in each for each in _SPECIAL_IPV6)
+        )
+    return not any(address in each for each in _SPECIAL_IPV4)

@@ -31,8 +31,8 @@ from headrace.protocol.partitioner import partition_for
 from headrace.protocol.records import Record
 from headrace.protocol.topic_partition import TopicPartition
 
+from ..messages import encode, shown
 from ..publishing import now_ms
-from ..records import joined, shown
 from .filters import matches
 from .model import DeliveryProgress, PushSubscription, pause_ms
 from .sending import CallbackResult, CallbackSender, Post
@@ -43,9 +43,9 @@ log = structlog.get_logger(__name__)
 _TAKE: Final = 100
 _WAIT_MS: Final = 10_000
 _COMMIT_SECONDS: Final = 1.0
-_AGAIN_SECONDS: Final = 2.0
+AGAIN_SECONDS: Final = 2.0
 _SESSION_MS: Final = 10_000
-_TROUBLE: Final = (ConnectionLost, Unavailable, AuthenticationRefused, VersionNotServed, CodedError)
+TROUBLE: Final = (ConnectionLost, Unavailable, AuthenticationRefused, VersionNotServed, CodedError)
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -85,11 +85,11 @@ class PushDelivery:
             try:
                 self._member = self._new_member()
                 await self._member.run()
-            except _TROUBLE as error:
-                self._note_error(f"the group cannot be joined: {error}")
+            except TROUBLE as error:
+                self.note_error(f"the group cannot be joined: {error}")
             finally:
                 await self._stop_workers()
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(AGAIN_SECONDS)
 
     def _new_member(self) -> Member:
         settings = MemberSettings(
@@ -129,15 +129,15 @@ class PushDelivery:
             worker = _Worker(self, topic_partition, offset)
             try:
                 await worker.run()
-            except _TROUBLE as error:
-                self._note_error(f"partition {topic_partition[1]} cannot be read: {error}")
+            except TROUBLE as error:
+                self.note_error(f"partition {topic_partition[1]} cannot be read: {error}")
             except Exception as error:
                 log.exception("a delivery failed", subscription=self.subscription.id, exc_info=error)
-                self._note_error(f"unexpected {type(error).__name__}")
+                self.note_error(f"unexpected {type(error).__name__}")
             finally:
                 worker.close()
             offset = worker.done
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def commit(self, topic_partition: TopicPartition, offset: int) -> None:
         """Commit how far a partition is, while this gateway is the owner."""
@@ -162,7 +162,7 @@ class PushDelivery:
                 return
             progress.failed_attempts += 1
             progress.retrying = attempt < subscription.max_attempts
-            self._note_error(f"offset {records[0].offset} of partition {topic_partition[1]}: {result.reason}")
+            self.note_error(f"offset {records[0].offset} of partition {topic_partition[1]}: {result.reason}")
             if progress.retrying:
                 await self._sleep(pause_ms(subscription, attempt, random(), result.retry_after) / 1000)
         await self._bury(topic_partition, records, result)
@@ -186,9 +186,9 @@ class PushDelivery:
                 try:
                     await self._write_dead_letter(topic_partition, record, result)
                     break
-                except _TROUBLE as error:
-                    self._note_error(f"the dead-letter topic takes nothing: {error}")
-                    await asyncio.sleep(_AGAIN_SECONDS)
+                except TROUBLE as error:
+                    self.note_error(f"the dead-letter topic takes nothing: {error}")
+                    await asyncio.sleep(AGAIN_SECONDS)
         self.progress.dead_lettered += len(records)
         self.is_dirty = True
 
@@ -202,7 +202,8 @@ class PushDelivery:
         identity = once.identity(client.cluster.cluster_id, "push", subscription.dead_letter, key, same)
         await client.producer.send_once(subscription.dead_letter, partition, [letter], identity)
 
-    def _note_error(self, reason: str) -> None:
+    def note_error(self, reason: str) -> None:
+        """Have the status tell of it."""
         self.progress.last_error = reason[:1000]
         self.is_dirty = True
 
@@ -248,7 +249,7 @@ class _Worker:
         try:
             async with asyncio.timeout(2):
                 await self._commit()
-        except (*_TROUBLE, TimeoutError) as error:
+        except (*TROUBLE, TimeoutError) as error:
             log.info("the last commit was lost", subscription=self._delivery.subscription.id, reason=str(error))
 
     def close(self) -> None:
@@ -264,13 +265,11 @@ def _identity(subscription: PushSubscription, topic_partition: TopicPartition, r
 
 
 def _body(subscription: PushSubscription, topic_partition: TopicPartition, records: Sequence[Record]) -> bytes:
-    texts = [
-        shown(*topic_partition, record, subscription.format if subscription.format != "text" else "auto")
-        for record in records
-    ]
+    form = subscription.format if subscription.format != "text" else "auto"
+    messages = [shown(record, form, *topic_partition) for record in records]
     if not subscription.batch:
-        return texts[0].encode()
-    return f'{{"subscription":"{subscription.id}","records":{joined(texts)}}}'.encode()
+        return encode(messages[0])
+    return encode({"subscription": subscription.id, "messages": messages})
 
 
 def dead_letter(

@@ -7,14 +7,30 @@ A condition is a value to be equal to, or an object of comparisons. A path into 
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import UNSET, Meta, Struct, to_builtins
 
 from headrace.protocol.records import Record
 from headrace.web.problem import bad_request
-from headrace.web.shapes import Anything, Mapped, Object
 
 _MISSING: Final = object()
-SHAPE: Final = Object({"key": Anything(), "headers": Mapped(Anything(), most=20), "json": Mapped(Anything(), most=20)})
+_MOST: Final = 20
+_MOST_DEPTH: Final = 32
+_LONGEST_INDEX: Final = 9
+
+
+class Filter(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Which messages to deliver: all conditions must hold. A condition is a value, or an object of comparisons."""
+
+    key: Annotated[Any, Meta(description="On the key as text.", examples=[{"prefix": "eu-"}])] = UNSET
+    headers: Annotated[
+        dict[str, Any], Meta(max_length=_MOST, description="On headers by name.", examples=[{"type": "order"}])
+    ] = {}
+    json: Annotated[
+        dict[str, Any],
+        Meta(max_length=_MOST, description="On members of a JSON value.", examples=[{"total": {"gte": 10}}]),
+    ] = {}
 
 
 def _is_same(found: Any, wanted: Any) -> bool:
@@ -48,14 +64,29 @@ COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def check_filter(described: Mapping[str, Any]) -> None:
-    """`Problem` 400 when a filter has a comparison that there is not."""
+def plain(wanted: Filter) -> dict[str, Any]:
+    """A filter as it is kept; `Problem` 400 when it has a comparison that there is not, or is nested too deeply."""
+    if not _is_within([wanted.key, wanted.headers, wanted.json], _MOST_DEPTH):
+        raise bad_request(f"a filter is nested at most {_MOST_DEPTH} deep")
+    described: dict[str, Any] = to_builtins(wanted)
+    _check_comparisons(described)
+    return described
+
+
+def _check_comparisons(described: Mapping[str, Any]) -> None:
     conditions = [*described.get("headers", {}).values(), *described.get("json", {}).values()]
     for condition in [*conditions, *([described["key"]] if "key" in described else [])]:
         if isinstance(condition, dict):
             for name in condition:
                 if name not in COMPARISONS:
                     raise bad_request(f"a filter compares with {', '.join(COMPARISONS)}, not '{name[:80]}'")
+
+
+def _is_within(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    inside = value.values() if isinstance(value, dict) else value
+    return depth > 0 and all(_is_within(each, depth - 1) for each in inside)
 
 
 def matches(described: Mapping[str, Any] | None, record: Record) -> bool:
@@ -91,11 +122,15 @@ def _parsed(value: bytes | None) -> Any:
         return _MISSING
 
 
+def _is_index(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= _LONGEST_INDEX
+
+
 def _at(document: Any, path: str) -> Any:
     for name in path.removeprefix("$.").split("."):
         if isinstance(document, dict) and name in document:
             document = document[name]
-        elif isinstance(document, list) and name.isdigit() and int(name) < len(document):
+        elif isinstance(document, list) and _is_index(name) and int(name) < len(document):
             document = document[int(name)]
         else:
             return _MISSING

@@ -5,23 +5,30 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from headrace.client.aio.retrying import Unavailable
 from headrace.client.core.errors import AuthenticationRefused, ConnectionLost
-from headrace.protocol.errors import CodedError
+from headrace.protocol.errors import CodedError, ProtocolViolation
 
-from ..credentials import Clients
+from ..credentials import Clients, principal_at_brokers
 from ..publishing import now_ms
 from .addresses import AddressRules
 from .delivery import PushDelivery
 from .model import DeliveryProgress, PushSubscription
+from .queue_delivery import QueueDelivery
+from .sealing import Seal
 from .sending import CallbackSender
 from .store import Store
 
 _NOTE_SECONDS: Final = 2.0
+RIGHTS_SECONDS: Final = 2.5
+"""How often brokers are asked what owners may still read; of who has lost a right, twice in a row, it is paused."""
+_REFUSED_SECONDS: Final = 60.0
+"""How long nothing is asked again once brokers have said that this gateway's user may not ask."""
 
 log = structlog.get_logger(__name__)
 
@@ -31,15 +38,19 @@ class Manager:
 
     def __init__(self, clients: Clients) -> None:
         self.rules = AddressRules(clients.settings.push_allow)
-        self.store = Store(clients.own, self._changed)
+        self.store = Store(clients.own, self._changed, Seal(clients.settings.push_keys))
         self._clients = clients
         self._name = clients.settings.advertise or f"{socket.gethostname()}-{os.getpid()}"
         self._deliveries: dict[str, tuple[PushDelivery, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._can_watch = True
+        self._doubted: set[str] = set()
+        """Subscriptions whose owners had lost a right at the last look: one broker may not have heard of it yet."""
 
     @asynccontextmanager
     async def runs(self) -> AsyncIterator[None]:
         tasks = [asyncio.ensure_future(self.store.follow()), asyncio.ensure_future(self._note())]
+        tasks.append(asyncio.ensure_future(self._watch_rights()))
         try:
             yield
         finally:
@@ -66,7 +77,8 @@ class Manager:
             self._begin(subscription)
 
     def _begin(self, subscription: PushSubscription) -> None:
-        delivery = PushDelivery(
+        kind = QueueDelivery if subscription.is_queue else PushDelivery
+        delivery = kind(
             self._clients.own(),
             subscription,
             lambda: self.store.progress.get(subscription.id, DeliveryProgress()),
@@ -76,6 +88,7 @@ class Manager:
         self._deliveries[subscription.id] = delivery, asyncio.ensure_future(delivery.run())
 
     def _end(self, name: str) -> None:
+        self._doubted.discard(name)
         delivery, task = self._deliveries.pop(name)
         task.cancel()
         ending = asyncio.ensure_future(self._ended(delivery, task))
@@ -94,6 +107,43 @@ class Manager:
             for delivery, _ in list(self._deliveries.values()):
                 if delivery.is_dirty and delivery.is_owner:
                     await self._write(delivery)
+
+    async def _watch_rights(self) -> None:
+        """Pause what is delivered here for somebody who has lost the right to it: brokers are asked about each."""
+        pause = RIGHTS_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            pause = RIGHTS_SECONDS
+            try:
+                for delivery, _ in list(self._deliveries.values()):
+                    if delivery.is_owner:
+                        await self._check_rights(delivery)
+                self._can_watch = True
+            except (ConnectionLost, Unavailable, AuthenticationRefused, CodedError, ProtocolViolation) as error:
+                if self._can_watch:
+                    log.warning("rights of subscriptions cannot be looked at", reason=str(error))
+                self._can_watch = False
+                pause = _REFUSED_SECONDS if isinstance(error, CodedError) else RIGHTS_SECONDS
+
+    async def _check_rights(self, delivery: PushDelivery) -> None:
+        subscription = delivery.subscription
+        principal = principal_at_brokers(subscription.principal)
+        if principal is None:
+            return
+        lost = await self._clients.own().cluster.lacks(principal, subscription.rights)
+        if not lost or self.store.subscriptions.get(subscription.id) != subscription:
+            self._doubted.discard(subscription.id)
+            return
+        if subscription.id not in self._doubted:
+            self._doubted.add(subscription.id)
+            return
+        self._doubted.discard(subscription.id)
+        operation, kind, name = lost[0]
+        reason = f"paused: {principal} may no longer {operation.name} {kind.name} {name}"
+        log.warning("subscription paused", subscription=subscription.id, reason=reason)
+        delivery.progress.last_error = reason
+        await self._write(delivery)  # whoever sees it paused sees why
+        await self.store.put(replace(subscription, is_paused=True))
 
     async def _write(self, delivery: PushDelivery) -> None:
         delivery.is_dirty = False

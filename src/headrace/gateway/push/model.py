@@ -4,12 +4,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from headrace.web.shapes import Array, Boolean, Choice, Integer, Mapped, Nullable, Object, Text
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import field as member
 
-from ..names import GROUP, TOPIC
-from . import filters
+from headrace.client.core.rights import Right
+from headrace.protocol.acl import AclOperation, ResourceType
+
+from ..group_routes import Lag
+from ..names import Group, Topic
+from .filters import Filter
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e]{0,4096}")
@@ -17,64 +22,105 @@ _OURS: Final = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "connection", "expect", "upgrade", "te", "trailer"}
 )
 
-_URL: Final = Text(least=1, most=2048)
-_BACKOFF: Final = Object({"initial_ms": Integer(1, 3_600_000), "max_ms": Integer(1, 86_400_000)})
-CREATE: Final = Object(
-    {
-        "topic": TOPIC,
-        "callback_url": _URL,
-        "group": GROUP,
-        "filter": filters.SHAPE,
-        "batch": Object({"max_records": Integer(1, 1000)}, required=("max_records",)),
-        "max_attempts": Integer(1, 1000),
-        "backoff": _BACKOFF,
-        "timeout_ms": Integer(100, 120_000),
-        "dead_letter": TOPIC,
-        "from": Choice("earliest", "latest"),
-        "format": Choice("auto", "base64"),
-        "headers": Mapped(Text(most=4096), most=20),
-        "secret": Text(least=20, most=200),
-    },
-    required=("topic", "callback_url"),
-)
-"""What a caller gives to subscribe."""
+_Attempts = Annotated[int, Meta(ge=1, le=1000, description="After that it is a dead letter.", examples=[10])]
+_State = Annotated[Literal["active", "paused"], Meta(examples=["active"])]
+_Id = Annotated[str, Meta(examples=["sub_0123456789abcdef"])]
 
-VIEW: Final = Object(
-    {
-        "id": Text(),
-        "topic": Text(),
-        "group": Text(),
-        "callback_url": Text(),
-        "filter": Nullable(Object({}, open=True)),
-        "batch": Nullable(Object({}, open=True)),
-        "max_attempts": Integer(),
-        "backoff": Object({"initial_ms": Integer(), "max_ms": Integer()}),
-        "timeout_ms": Integer(),
-        "dead_letter": Text(),
-        "from": Text(),
-        "format": Text(),
-        "headers": Array(Text()),
-        "state": Choice("active", "paused"),
-        "secret": Text(),
-    }
-)
-STATUS: Final = Object(
-    {
-        "id": Text(),
-        "state": Choice("active", "paused"),
-        "owner": Nullable(Text()),
-        "delivered": Integer(),
-        "filtered": Integer(),
-        "failed_attempts": Integer(),
-        "dead_lettered": Integer(),
-        "last_error": Nullable(Text()),
-        "last_delivery_ms": Nullable(Integer()),
-        "retrying": Boolean(),
-        "lag": Integer(),
-        "offsets": Array(Object({}, open=True)),
-        "updated_ms": Nullable(Integer()),
-    }
-)
+
+class Batch(Struct, frozen=True, forbid_unknown_fields=True):
+    """Several messages in one delivery."""
+
+    max_messages: Annotated[int, Meta(ge=1, le=1000, examples=[100])]
+
+
+class Backoff(Struct, frozen=True, forbid_unknown_fields=True):
+    """The pause after an attempt: doubled each time, up to the most."""
+
+    initial_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 500
+    max_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
+
+
+class NewSubscription(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to deliver where."""
+
+    topic: Topic
+    callback_url: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.com/hook"])]
+    group: Group | UnsetType = UNSET
+    queue: Annotated[
+        bool,
+        Meta(
+            description="Read the topic as a queue, in a share group: messages are delivered side by side, in no "
+            "order, and one that is refused holds up no other."
+        ),
+    ] = False
+    filter: Filter | UnsetType = UNSET
+    batch: Batch | UnsetType = UNSET
+    max_attempts: _Attempts = 10
+    backoff: Backoff = Backoff()
+    timeout_ms: Annotated[int, Meta(ge=100, le=120_000)] = 10_000
+    dead_letter: Annotated[Topic, Meta(description="Where it goes after the last attempt.")] | UnsetType = UNSET
+    start: Annotated[Literal["earliest", "latest"], Meta(description="Where a new group begins.")] = member(
+        default="latest", name="from"
+    )
+    format: Annotated[Literal["auto", "base64"], Meta(description="How values are shown.")] = "auto"
+    headers: Annotated[
+        dict[str, Annotated[str, Meta(max_length=4096)]],
+        Meta(max_length=20, description="Sent with each delivery.", examples=[{"Authorization": "Bearer x"}]),
+    ] = {}
+    secret: (
+        Annotated[
+            str,
+            Meta(
+                min_length=20,
+                max_length=200,
+                description="To sign with.",
+                examples=["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class SubscriptionView(Struct, kw_only=True, omit_defaults=False):
+    """A subscription: all but the secret, and of headers only the names."""
+
+    id: _Id
+    topic: Annotated[str, Meta(examples=["orders"])]
+    group: Annotated[str, Meta(examples=["hook"])]
+    callback_url: Annotated[str, Meta(examples=["https://example.com/hook"])]
+    queue: bool
+    filter: Annotated[dict[str, Any] | None, Meta(examples=[{"json": {"total": {"gte": 10}}}])]
+    batch: Batch | None
+    max_attempts: _Attempts
+    backoff: Backoff
+    timeout_ms: Annotated[int, Meta(examples=[10_000])]
+    dead_letter: Annotated[str, Meta(examples=["orders.dead-letter"])]
+    start: Annotated[str, Meta(examples=["latest"])] = member(name="from")
+    format: Annotated[str, Meta(examples=["auto"])]
+    headers: Annotated[list[str], Meta(examples=[["Authorization"]])]
+    state: _State
+    secret: Annotated[
+        str | UnsetType,
+        Meta(description="Only in the answer that made it.", examples=["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"]),
+    ] = UNSET
+
+
+class SubscriptionStatus(Struct, kw_only=True):
+    """How deliveries go."""
+
+    id: _Id
+    state: _State
+    owner: Annotated[str | None, Meta(description="The gateway that delivers.", examples=["gateway-1"])]
+    delivered: Annotated[int, Meta(examples=[41])]
+    filtered: Annotated[int, Meta(examples=[0])]
+    failed_attempts: Annotated[int, Meta(examples=[2])]
+    dead_lettered: Annotated[int, Meta(examples=[0])]
+    last_error: Annotated[str | None, Meta(examples=["offset 7 of partition 0: HTTP 500"])]
+    last_delivery_ms: Annotated[int | None, Meta(examples=[1_700_000_000_000])]
+    retrying: Annotated[bool, Meta(examples=[False])]
+    lag: Annotated[int, Meta(examples=[0])]
+    offsets: list[Lag]
+    updated_ms: Annotated[int | None, Meta(examples=[1_700_000_000_000])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +137,7 @@ class PushSubscription:
     """Who made it, and alone may see and change it."""
     filter: Mapping[str, Any] | None = None
     batch: int = 0
-    """Records in one delivery; 0 for single records."""
+    """Messages in one delivery; 0 for single ones."""
     max_attempts: int = 10
     initial_ms: int = 500
     max_ms: int = 60_000
@@ -100,6 +146,8 @@ class PushSubscription:
     format: str = "auto"
     headers: Mapping[str, str] = field(default_factory=dict)
     is_paused: bool = False
+    is_queue: bool = False
+    """Whether it reads the topic as a queue, as a member of a share group."""
 
     def encode(self) -> bytes:
         """As it stands in the topic of subscriptions."""
@@ -111,24 +159,35 @@ class PushSubscription:
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in json.loads(data).items() if name in known})
 
-    def view(self) -> dict[str, Any]:
-        """What its owner is shown: all but the secret, and of headers only the names."""
-        return {
-            "id": self.id,
-            "topic": self.topic,
-            "group": self.group,
-            "callback_url": self.callback_url,
-            "filter": self.filter,
-            "batch": {"max_records": self.batch} if self.batch else None,
-            "max_attempts": self.max_attempts,
-            "backoff": {"initial_ms": self.initial_ms, "max_ms": self.max_ms},
-            "timeout_ms": self.timeout_ms,
-            "dead_letter": self.dead_letter,
-            "from": self.start,
-            "format": self.format,
-            "headers": sorted(self.headers),
-            "state": "paused" if self.is_paused else "active",
-        }
+    @property
+    def rights(self) -> list[Right]:
+        """What its owner must be allowed, as long as it is delivered."""
+        return [
+            (AclOperation.READ, ResourceType.TOPIC, self.topic),
+            (AclOperation.READ, ResourceType.GROUP, self.group),
+            (AclOperation.WRITE, ResourceType.TOPIC, self.dead_letter),
+        ]
+
+    def view(self, secret: str | UnsetType = UNSET) -> SubscriptionView:
+        """What its owner is shown."""
+        return SubscriptionView(
+            id=self.id,
+            topic=self.topic,
+            group=self.group,
+            callback_url=self.callback_url,
+            queue=self.is_queue,
+            filter=None if self.filter is None else dict(self.filter),
+            batch=Batch(self.batch) if self.batch else None,
+            max_attempts=self.max_attempts,
+            backoff=Backoff(self.initial_ms, self.max_ms),
+            timeout_ms=self.timeout_ms,
+            dead_letter=self.dead_letter,
+            start=self.start,
+            format=self.format,
+            headers=sorted(self.headers),
+            state="paused" if self.is_paused else "active",
+            secret=secret,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

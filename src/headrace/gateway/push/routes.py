@@ -5,7 +5,9 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from secrets import token_hex
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import UNSET, Struct
 
 from headrace.client.aio import admin, groups
 from headrace.client.aio.client import Client
@@ -13,46 +15,68 @@ from headrace.client.aio.fetching import fetch, list_offsets
 from headrace.client.core.offsets import EARLIEST
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
+from headrace.web.checking import text_meta
 from headrace.web.messages import Answer, Request, json_answer
 from headrace.web.problem import Problem, bad_request
 from headrace.web.routes import Body, Reply, Routes
-from headrace.web.shapes import Array, Object, Text
 
 from ..credentials import Clients
-from ..group_routes import lag
-from ..rawjson import loads
+from ..group_routes import lag, queue_lag
+from ..names import Next, require_not_internal
+from ..paging import PageQuery, page
+from ..queue_routes import begin_at
 from ..read_routes import READ_PROBLEMS
 from ..topic_routes import wait_until_known
 from .addresses import AddressRefused, parse_callback
-from .filters import check_filter
+from .filters import plain
 from .manager import Manager
-from .model import CREATE, STATUS, VIEW, PushSubscription, header_fault
+from .model import NewSubscription, PushSubscription, SubscriptionStatus, SubscriptionView, header_fault
 from .signing import key_of, new_secret
 
 MOST_SUBSCRIPTIONS: Final = 1000
 _PATH: Final = "/api/v1/subscriptions"
-_ID: Final = {"id": Text(pattern="sub_[0-9a-f]{16}", least=20, most=20, wanted="a subscription's id")}
+_EXAMPLE: Final = {
+    "topic": "orders",
+    "callback_url": "https://example.com/hook",
+    "max_attempts": 5,
+    "dead_letter": "orders.failed",
+    "filter": {"json": {"total": {"gte": 5}}},
+}
 
-Find = Callable[[Request], Awaitable[PushSubscription]]
-"""The caller's own subscription that a request names."""
+
+class SubscriptionPath(Struct, frozen=True):
+    """A path with a subscription."""
+
+    id: Annotated[str, text_meta(r"^sub_[0-9a-f]{16}\Z", "a subscription's id", "sub_0123456789abcdef")]
+
+
+class Subscriptions(Struct):
+    """A page of subscriptions, by id."""
+
+    subscriptions: list[SubscriptionView]
+    next: Next = UNSET
+
+
+Find = Callable[[Request, str], Awaitable[PushSubscription]]
+"""The caller's own subscription of an id."""
 
 
 def push_routes(clients: Clients, manager: Manager) -> Routes:
     """The routes of subscriptions."""
-    routes = Routes(tag="Push", about="Records posted to a callback: at least once, in order, signed.")
+    routes = Routes(tag="Push", about="Messages posted to a callback: at least once, in order, signed.")
     store = manager.store
 
-    async def find(request: Request) -> PushSubscription:
+    async def find(request: Request, name: str) -> PushSubscription:
         client = await clients.proved(request)
         await store.synced()
-        found = store.subscriptions.get(request.params["id"])
+        found = store.subscriptions.get(name)
         if found is None or found.principal != client.principal:
             raise Problem(404, "there is no such subscription", code="unknown-subscription")
         return found
 
     _add_creation(routes, clients, manager)
     _add_views(routes, clients, manager, find)
-    _add_changes(routes, manager, find)
+    _add_changes(routes, clients, manager, find)
     return routes
 
 
@@ -63,21 +87,22 @@ def _add_creation(routes: Routes, clients: Clients, manager: Manager) -> None:
         _PATH,
         "Subscribe a callback to a topic.",
         about=(
-            "Each record, or each batch, is posted to callback_url until it answers 2xx; after max_attempts it goes to "
-            "the dead-letter topic and the next one follows. Signed as Standard Webhooks has it; the secret is shown "
-            "in this answer only."
+            "Each message, or each batch, is posted to callback_url until it answers 2xx; after max_attempts it goes "
+            "to the dead-letter topic and the next one follows. Signed as Standard Webhooks has it; the secret is "
+            "shown in this answer only."
         ),
-        body=Body("What to deliver where.", {"application/json": CREATE}),
+        body=Body("What to deliver where.", NewSubscription, examples={"application/json": _EXAMPLE}),
         answers={
-            201: Reply("A subscription, with its secret.", VIEW),
+            201: Reply("A subscription, with its secret.", SubscriptionView),
             409: Reply("The group is another subscription's, or has members of another kind."),
             **READ_PROBLEMS,
         },
     )
-    async def create_subscription(request: Request) -> Answer:
-        wanted = CREATE.read(loads(await request.body()), "the subscription")
-        client = clients.of(request)
-        subscription = _subscription(wanted, client.principal)
+    async def create_subscription(request: Request, body: NewSubscription) -> Answer:
+        client = await clients.proved(request)
+        subscription = _subscription(body, client.principal)
+        for topic in (subscription.topic, subscription.dead_letter):
+            require_not_internal(topic)
         await _check_callback(manager, subscription.callback_url)
         await _check_rights(client, subscription)
         await _ensure_dead_letter(client, subscription.dead_letter)
@@ -89,8 +114,7 @@ def _add_creation(routes: Routes, clients: Clients, manager: Manager) -> None:
         if subscription.id not in store.subscriptions:
             raise _taken(subscription.group)
         location = f"{_PATH}/{subscription.id}".encode()
-        view = {**subscription.view(), "secret": subscription.secret}
-        return json_answer(view, 201, ((b"location", location),))
+        return json_answer(subscription.view(subscription.secret), 201, ((b"location", location),))
 
 
 def _add_views(routes: Routes, clients: Clients, manager: Manager, find: Find) -> None:
@@ -99,54 +123,71 @@ def _add_views(routes: Routes, clients: Clients, manager: Manager, find: Find) -
     @routes.get(
         _PATH,
         "List subscriptions.",
-        answers={200: Reply("The caller's own.", Object({"subscriptions": Array(VIEW)})), **READ_PROBLEMS},
+        query=PageQuery,
+        answers={200: Reply("The caller's own.", Subscriptions), **READ_PROBLEMS},
     )
-    async def list_subscriptions(request: Request) -> Answer:
+    async def list_subscriptions(request: Request, query: PageQuery) -> Answer:
         client = await clients.proved(request)
         await store.synced()
         own = [each.view() for each in store.subscriptions.values() if each.principal == client.principal]
-        return json_answer({"subscriptions": sorted(own, key=lambda each: str(each["id"]))})
+        return json_answer(Subscriptions(*page(own, lambda each: each.id, query)))
 
     @routes.get(
-        f"{_PATH}/{{id}}", "Show a subscription.", params=_ID, answers={200: Reply("It.", VIEW), **READ_PROBLEMS}
+        f"{_PATH}/{{id}}",
+        "Show a subscription.",
+        path=SubscriptionPath,
+        answers={200: Reply("It.", SubscriptionView), **READ_PROBLEMS},
     )
-    async def describe_subscription(request: Request) -> Answer:
-        return json_answer((await find(request)).view())
+    async def describe_subscription(request: Request, path: SubscriptionPath) -> Answer:
+        return json_answer((await find(request, path.id)).view())
 
     @routes.get(
         f"{_PATH}/{{id}}/status",
         "Show how deliveries go.",
         about="Counts are those of the gateway that delivers, at most seconds old; offsets are what is committed.",
-        params=_ID,
-        answers={200: Reply("Counts, the last error, the lag.", STATUS), **READ_PROBLEMS},
+        path=SubscriptionPath,
+        answers={200: Reply("Counts, the last error, the lag.", SubscriptionStatus), **READ_PROBLEMS},
     )
-    async def subscription_status(request: Request) -> Answer:
-        found = await find(request)
+    async def subscription_status(request: Request, path: SubscriptionPath) -> Answer:
+        found = await find(request, path.id)
         progress = asdict(manager.progress(found.id))
-        behind = await lag(clients.own(), found.group, found.topic)
-        state = "paused" if found.is_paused else "active"
-        owner = progress.pop("owner") or None
-        status = {"id": found.id, "state": state, "owner": owner, **progress}
-        return json_answer({**status, "lag": behind["lag"], "offsets": behind["offsets"]})
+        read_lag = queue_lag if found.is_queue else lag
+        behind = await read_lag(clients.own(), found.group, found.topic)
+        status = SubscriptionStatus(
+            id=found.id,
+            state="paused" if found.is_paused else "active",
+            owner=progress.pop("owner") or None,
+            lag=behind.lag,
+            offsets=behind.offsets,
+            **progress,
+        )
+        return json_answer(status)
 
 
-def _add_changes(routes: Routes, manager: Manager, find: Find) -> None:
+def _add_changes(routes: Routes, clients: Clients, manager: Manager, find: Find) -> None:
     store = manager.store
 
-    async def change(request: Request, *, is_paused: bool) -> Answer:
-        found = await find(request)
+    async def change(request: Request, name: str, *, is_paused: bool) -> Answer:
+        found = await find(request, name)
+        if found.is_paused and not is_paused:  # perhaps because a right was withdrawn
+            client = clients.of(request)
+            await _check_reads(client, found)
+            await _check_writes(client, found.dead_letter)
         if found.is_paused != is_paused:
             found = replace(found, is_paused=is_paused)
             await store.put(found)
         return json_answer(found.view())
 
-    async def pause_subscription(request: Request) -> Answer:
-        return await change(request, is_paused=True)
+    async def pause_subscription(request: Request, path: SubscriptionPath) -> Answer:
+        return await change(request, path.id, is_paused=True)
 
-    async def resume_subscription(request: Request) -> Answer:
-        return await change(request, is_paused=False)
+    async def resume_subscription(request: Request, path: SubscriptionPath) -> Answer:
+        return await change(request, path.id, is_paused=False)
 
-    changed: dict[str, Any] = {"params": _ID, "answers": {200: Reply("As it is now.", VIEW), **READ_PROBLEMS}}
+    changed: dict[str, Any] = {
+        "path": SubscriptionPath,
+        "answers": {200: Reply("As it is now.", SubscriptionView), **READ_PROBLEMS},
+    }
     routes.add("POST", f"{_PATH}/{{id}}/pause", "Stop delivering.", pause_subscription, **changed)
     routes.add("POST", f"{_PATH}/{{id}}/resume", "Go on where it stopped.", resume_subscription, **changed)
 
@@ -154,44 +195,44 @@ def _add_changes(routes: Routes, manager: Manager, find: Find) -> None:
         f"{_PATH}/{{id}}",
         "Remove a subscription.",
         about="Its group stays, with what it has committed.",
-        params=_ID,
+        path=SubscriptionPath,
         answers={204: Reply("It is gone."), **READ_PROBLEMS},
     )
-    async def delete_subscription(request: Request) -> Answer:
-        await store.remove((await find(request)).id)
+    async def delete_subscription(request: Request, path: SubscriptionPath) -> Answer:
+        await store.remove((await find(request, path.id)).id)
         return Answer(204)
 
 
-def _subscription(body: dict[str, Any], principal: str) -> PushSubscription:
+def _subscription(wanted: NewSubscription, principal: str) -> PushSubscription:
     name = f"sub_{token_hex(8)}"
-    secret = body.get("secret") or new_secret()
+    secret = new_secret() if wanted.secret is UNSET else wanted.secret
     try:
         key_of(secret)
     except ValueError as error:
         raise bad_request(f"the secret is not usable: {error}") from None
-    fault = header_fault(body.get("headers", {}))
+    if wanted.queue and wanted.batch is not UNSET:
+        raise bad_request("messages of a queue are delivered one by one: leave 'batch' out")
+    fault = header_fault(wanted.headers)
     if fault:
         raise bad_request(fault)
-    check_filter(body.get("filter", {}))
-    backoff = body.get("backoff", {})
-    initial = backoff.get("initial_ms", 500)
     return PushSubscription(
         id=name,
-        topic=body["topic"],
-        group=body.get("group", f"push-{name}"),
-        callback_url=body["callback_url"],
+        topic=wanted.topic,
+        group=f"push-{name}" if wanted.group is UNSET else wanted.group,
+        callback_url=wanted.callback_url,
         secret=secret,
-        dead_letter=body.get("dead_letter", f"{body['topic'][:237]}.dead-letter"),
+        dead_letter=f"{wanted.topic[:237]}.dead-letter" if wanted.dead_letter is UNSET else wanted.dead_letter,
         principal=principal,
-        filter=body.get("filter"),
-        batch=body.get("batch", {}).get("max_records", 0),
-        max_attempts=body.get("max_attempts", 10),
-        initial_ms=initial,
-        max_ms=max(backoff.get("max_ms", 60_000), initial),
-        timeout_ms=body.get("timeout_ms", 10_000),
-        start=body.get("from", "latest"),
-        format=body.get("format", "auto"),
-        headers=body.get("headers", {}),
+        filter=None if wanted.filter is UNSET else plain(wanted.filter),
+        batch=0 if wanted.batch is UNSET else wanted.batch.max_messages,
+        max_attempts=wanted.max_attempts,
+        initial_ms=wanted.backoff.initial_ms,
+        max_ms=max(wanted.backoff.max_ms, wanted.backoff.initial_ms),
+        timeout_ms=wanted.timeout_ms,
+        start=wanted.start,
+        format=wanted.format,
+        headers=wanted.headers,
+        is_queue=wanted.queue,
     )
 
 
@@ -212,13 +253,21 @@ async def _check_rights(client: Client, subscription: PushSubscription) -> None:
 
     The gateway reads as its own user, who may do more: else a subscription would lend that.
     """
-    start = (await list_offsets(client.cluster, subscription.topic, {0: EARLIEST}))[0][0]
-    await fetch(client.cluster, TopicPartition(subscription.topic, 0), start, max_bytes=1)
-    await groups.committed(client.cluster, subscription.group, [TopicPartition(subscription.topic, 0)])
-    await groups.check_reads(client.cluster, subscription.group)
+    await _check_reads(client, subscription)
+    if subscription.is_queue:
+        await begin_at(client, subscription.group, subscription.start)
+        return
     found = await groups.describe(client.cluster, subscription.group)
     if found.members:
         raise _taken(subscription.group)
+
+
+async def _check_reads(client: Client, subscription: PushSubscription) -> None:
+    start = (await list_offsets(client.cluster, subscription.topic, {0: EARLIEST}))[0][0]
+    await fetch(client.cluster, TopicPartition(subscription.topic, 0), start, max_bytes=1)
+    if not subscription.is_queue:
+        await groups.committed(client.cluster, subscription.group, [TopicPartition(subscription.topic, 0)])
+    await groups.check_reads(client.cluster, subscription.group)
 
 
 async def _check_writes(client: Client, topic: str) -> None:

@@ -1,10 +1,12 @@
 """Subscriptions in a compacted topic: written by any gateway, followed by all.
 
-The topic is the only state. Of two subscriptions with one group the first in the topic holds, on every gateway.
+The topic is the only state. Of two subscriptions with one group the first in the topic holds, on every gateway. Where
+gateways have keys, one that no gateway has sealed is paused until its owner resumes it.
 """
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -20,13 +22,14 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
 from headrace.protocol.topic_partition import TopicPartition
 
+from ..names import SUBSCRIPTIONS as TOPIC
 from ..publishing import now_ms
 from ..topic_routes import wait_until_known
 from .model import DeliveryProgress, PushSubscription
+from .sealing import Seal
 
 log = structlog.get_logger(__name__)
 
-TOPIC: Final = "__headrace_subscriptions"
 _SUBSCRIPTION: Final = b"subscription:"
 _PROGRESS: Final = b"progress:"
 _POLL_MS: Final = 5000
@@ -38,11 +41,12 @@ _CONFIGS: Final = {"cleanup.policy": "compact"}
 class Store:
     """What the topic says. `on_change` is called with the id of what changed."""
 
-    def __init__(self, client: Callable[[], Client], on_change: Callable[[str], None]) -> None:
+    def __init__(self, client: Callable[[], Client], on_change: Callable[[str], None], seal: Seal) -> None:
         self.subscriptions: dict[str, PushSubscription] = {}
         self.progress: dict[str, DeliveryProgress] = {}
         self._client = client
         self._on_change = on_change
+        self._seal = seal
         self._position = 0
         self._moved = asyncio.Condition()
         self._appeared = asyncio.Event()
@@ -86,14 +90,18 @@ class Store:
                     self.progress.pop(name, None)
                 else:
                     self.progress[name] = DeliveryProgress.decode(value)
-        except (ValueError, TypeError) as error:
-            log.warning("a record is no subscription", offset=record.offset, reason=str(error))
+        except (ValueError, TypeError, AttributeError) as error:
+            log.warning("a record is no subscription", topic=TOPIC, offset=record.offset, reason=str(error))
 
     def _apply_subscription(self, name: str, value: bytes | None) -> None:
         if value is None:
             self.subscriptions.pop(name, None)
         else:
-            found = PushSubscription.decode(value)
+            found = PushSubscription.decode(self._seal.open(value))
+            if found.id != name:
+                raise ValueError(f"it is subscription {found.id[:80]}, under the key of another")
+            if found.principal and not self._seal.is_proof(value):
+                found = replace(found, is_paused=True)
             if any(each.group == found.group and each.id != name for each in self.subscriptions.values()):
                 return
             self.subscriptions[name] = found
@@ -121,7 +129,7 @@ class Store:
 
     async def put(self, subscription: PushSubscription) -> None:
         """Write a subscription, and wait until it has been read."""
-        await self._write(_SUBSCRIPTION + subscription.id.encode(), subscription.encode())
+        await self._write(_SUBSCRIPTION + subscription.id.encode(), self._seal.close(subscription.encode()))
 
     async def remove(self, name: str) -> None:
         """Delete a subscription and its progress."""

@@ -1,130 +1,149 @@
 """What the registry's handlers share: parameters, bodies, answers, and the way refusals look."""
 
-import json
 import re
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Annotated, Any, Final
 
-from headrace.schema_log.names import EVERYTHING, context_of, join, normalized, split
-from headrace.schema_log.records import Proposal
+from msgspec import Meta, Struct
+
+from headrace.schema_log.names import EVERY_CONTEXT, EVERYTHING, beside, context_of, join, normalized, split
 from headrace.schema_log.state import RegistryState, Version
+from headrace.web.endpoints import path_values
 from headrace.web.messages import Answer, Request, Stream, json_answer
 from headrace.web.problem import Problem
-from headrace.web.routes import Body, Handler, Query, Reply
-from headrace.web.shapes import Anything, Array, Boolean, Integer, Object, Text
+from headrace.web.routes import Body, Handler, Reply
 
 from .. import answers, decisions, errors
 from ..errors import RegistryError
 from ..parsing import Posted
 from ..service import Registry
+from .media import MEDIA, TAKEN
+from .rights import Action, Rights, require
 
-MEDIA: Final = b"application/vnd.schemaregistry.v1+json"
-_MEDIA: Final = (MEDIA.decode(), "application/json")
+_SUBJECT: Final = "headrace.subject"
+_MEDIA: Final = tuple(kind.decode() for kind in TAKEN)
 
-Row = tuple[str, str, str, Handler, dict[str, Query], Any]
+Row = tuple[str, str, str, Handler, type[Struct] | None, Any]
 """Method, path, summary, handler, query and body of an operation."""
 
 
-class _Flag(Boolean):
-    """`true` in any letter case; anything else is false, as Java reads it."""
-
-    def parse(self, text: str, path: str) -> bool:  # noqa: ARG002 - as every shape
-        return text.lower() == "true"
+Flag = Annotated[str, Meta(max_length=100, examples=["false"])]
+"""`true` in any letter case; anything else is false, as Java reads it."""
+Name = Annotated[str, Meta(max_length=1000, examples=[""])]
 
 
-FLAG: Final = _Flag()
-NO: Final = Query(FLAG, False)
-PAGE: Final = {"offset": Query(Integer(0, 2**31 - 1), 0), "limit": Query(Integer(-1, 2**31 - 1), -1)}
-DELETED: Final = {"deleted": NO}
-FORM: Final = {"format": Query(Text(most=100), "")}
-ANY_SUBJECT: Final = {"subject": Query(Text(most=1000), "")}
-_ERROR: Final = Object({"error_code": Integer(), "message": Text()}, required=("error_code", "message"))
-SCHEMA_BODY: Final = Object(
-    {
-        "schema": Text(most=1 << 24),
-        "schemaType": Text(),
-        "references": Array(Anything()),
-        "metadata": Anything(),
-        "ruleSet": Anything(),
-        "id": Integer(),
-        "version": Integer(),
-    },
-    required=("schema",),
-    open=True,
-)
-OPEN: Final = Object({}, open=True)
+def is_set(flag: str) -> bool:
+    """What a flag says."""
+    return flag.lower() == "true"
+
+
+class Nothing(Struct, frozen=True):
+    """Parameters that are not known are ignored."""
+
+
+class Paging(Struct, frozen=True):
+    """A part of a list."""
+
+    offset: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    limit: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
+
+
+class Form(Struct, frozen=True):
+    """How to show a schema's text."""
+
+    format: Name = ""
+
+
+class Force(Struct, frozen=True):
+    """Whether to do it all the same."""
+
+    force: Flag = "false"
+
+
+class Permanent(Struct, frozen=True):
+    """Whether to forget what was deleted."""
+
+    permanent: Flag = "false"
+
+
+class Failure(Struct):
+    """What is wrong, as Confluent has it."""
+
+    error_code: Annotated[int, Meta(examples=[40401])]
+    message: Annotated[str, Meta(examples=["Subject 'orders-value' not found."])]
 
 
 class Handlers:
     """Handlers of one registry."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, rights: Rights | None = None) -> None:
         self.registry = registry
+        self.rights = rights
 
-    async def registered(self, subject: str, posted: Posted, *, normalize: bool) -> Version:
-        """The version that a schema has or gets."""
+    async def readable(self, request: Request, subjects: Collection[str]) -> Collection[str]:
+        """Those of some subjects that the caller may read."""
+        return subjects if self.rights is None else await self.rights.readable(request, subjects)
 
-        def decide(state: RegistryState) -> tuple[Version | None, Proposal | None]:
-            found = decisions.register(state, self.registry.parser, subject, posted, normalize=normalize)
-            return (None, found) if isinstance(found, Proposal) else (found, None)
+    async def require_one(self, request: Request, subjects: Collection[str]) -> None:
+        """RegistryError 403 unless the caller may read one of some subjects."""
+        if subjects and not await self.readable(request, subjects):
+            raise errors.denied(Action.READ.value, next(iter(subjects)))
 
-        known, outcome = await self.registry.change(subject, decide)
-        entry = known if outcome is None else outcome.version
-        assert entry is not None
-        return entry
+    async def require_references(self, request: Request, subject: str, posted: Posted) -> None:
+        """RegistryError 403 unless the caller may read all that a schema refers to."""
+        referred = [beside(subject, reference.subject) for reference in posted.references]
+        await require(self.rights, request, Action.READ, referred)
 
-    def text(self, entry: Version, form: str) -> str:
-        return self.registry.parser.shown(self.registry.state, entry.subject, entry.schema, form)
+    async def version(self, entry: Version, form: str) -> Answer:
+        return answered(answers.version(entry, await self.registry.text(entry, form)))
 
-    def version(self, entry: Version, form: str) -> Answer:
-        return answered(answers.version(entry, self.text(entry, form)))
+    async def subject(self, request: Request) -> str:
+        """The subject in the path, or the one that it is another name of: the same for all of one request, so that what
+        is served is what the caller has a right to."""
+        found: str | None = request.scope.get(_SUBJECT)
+        if found is None:
+            await self.registry.loaded()
+            found = request.scope[_SUBJECT] = decisions.aliased(self.registry.state, subject_of(request))
+        return found
 
 
 def explaining(handler: Handler) -> Handler:
-    """Turns refusals into problems that carry Confluent's code."""
+    """Turns refusals into answers that carry Confluent's code."""
 
-    async def explained(request: Request) -> Answer | Stream:
+    async def explained(request: Request, **declared: Any) -> Answer | Stream:
         try:
-            return await handler(request)
+            return await handler(request, **declared)
         except RegistryError as error:
-            raise Problem(error.status, error.message, more={"error_code": error.code}) from error
+            return json_answer({"error_code": error.code, "message": error.message}, error.status, (), MEDIA)
 
     return explained
 
 
 def render(problem: Problem) -> Answer:
-    code = problem.more.get("error_code", problem.status)
-    return json_answer({"error_code": code, "message": problem.detail}, problem.status, problem.headers, MEDIA)
+    """What is refused before it comes to the registry, as the registry refuses."""
+    return json_answer(
+        {"error_code": problem.status, "message": problem.detail}, problem.status, problem.headers, MEDIA
+    )
 
 
 def answered(value: Any) -> Answer:
     return json_answer(value, content_type=MEDIA)
 
 
-async def read_body(request: Request) -> dict[str, Any]:
-    raw = await request.body()
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise errors.bad_request(f"The body is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise errors.unprocessable("The body must be a JSON object")
-    return value
-
-
 def subject_of(request: Request) -> str:
-    return normalized(request.params["subject"])
+    return normalized(path_values(request.scope)["subject"])
 
 
 def scope_of(request: Request) -> str:
     """The scope of settings a path names: a subject, a context (`:.context:`), or everything."""
-    subject = request.params.get("subject", EVERYTHING)
+    subject = path_values(request.scope).get("subject", EVERYTHING)
     if subject in (":.__GLOBAL:", ":.:"):
         return EVERYTHING
     return normalized(subject)
 
 
 def number_of(request: Request) -> int:
-    text = request.params["version"].strip()
+    text = path_values(request.scope)["version"].strip()
     if text.lower() in ("latest", "-1"):
         return -1
     if not re.fullmatch(r"[0-9]{1,10}", text) or not 0 < int(text) <= errors.MAX_ID:
@@ -133,9 +152,9 @@ def number_of(request: Request) -> int:
 
 
 def id_of(request: Request) -> int:
-    text = request.params["id"]
-    if not re.fullmatch(r"[0-9]{1,10}", text):
-        raise errors.schema_not_found(text[:40])
+    text = path_values(request.scope)["id"]
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > errors.MAX_ID:
+        raise errors.no_such_path()
     return int(text)
 
 
@@ -150,28 +169,28 @@ def by_id(state: RegistryState, schema_id: int, subject: str) -> Version:
 
 def has_prefix(subject: str, prefix: str) -> bool:
     """`:*:` stands for all contexts; a prefix without a context means the default one."""
-    if prefix.startswith(":*:"):
-        return split(subject)[1].startswith(prefix[3:])
+    if prefix.startswith(EVERY_CONTEXT):
+        return split(subject)[1].startswith(prefix.removeprefix(EVERY_CONTEXT))
     context, name = split(prefix)
     return subject.startswith(join(context, name)) and context_of(subject) == context
 
 
 def is_wanted(state: RegistryState, subject: str, query: Any) -> bool:
     live = bool(state.versions(subject))
-    return not live if query["deletedOnly"] else live or query["deleted"]
+    return not live if is_set(query.deleted_only) else live or is_set(query.deleted)
 
 
 def page(items: list[Any], query: Any) -> list[Any]:
-    first, limit = query["offset"], query["limit"]
+    first, limit = query.offset, query.limit
     return items[first : first + limit] if limit >= 0 else items[first:]
 
 
 def replies() -> dict[int, Reply]:
     failures = {400: "Not a request.", 404: "Not found.", 409: "Incompatible.", 422: "Not possible.", 500: "Failed."}
-    found = {status: Reply(about, _ERROR, (MEDIA.decode(),)) for status, about in failures.items()}
+    found = {status: Reply(about, Failure, (MEDIA.decode(),)) for status, about in failures.items()}
     found[204] = Reply("Done.")
-    return {200: Reply("The answer.", Anything(), (MEDIA.decode(),)), **found}
+    return {200: Reply("The answer.", Any, (MEDIA.decode(),), example={}), **found}
 
 
-def body_of(shape: Any) -> Body | None:
-    return None if shape is None else Body("See the summary.", dict.fromkeys(_MEDIA, shape))
+def body_of(kind: Any) -> Body | None:
+    return None if kind is None else Body("See the summary.", media=dict.fromkeys(_MEDIA, kind))

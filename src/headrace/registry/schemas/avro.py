@@ -11,20 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..errors import InvalidSchemaError
+from . import json_text
 from .model import Dependency, Parsed, Wording
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MISSING: Final = object()
-_RESERVED: Final = {
-    "record": {"type", "name", "namespace", "doc", "aliases", "fields"},
-    "error": {"type", "name", "namespace", "doc", "aliases", "fields"},
-    "enum": {"type", "name", "namespace", "doc", "aliases", "symbols", "default"},
-    "fixed": {"type", "name", "namespace", "doc", "aliases", "size"},
-    "array": {"type", "items"},
-    "map": {"type", "values"},
-    "field": {"name", "type", "doc", "default", "order", "aliases"},
-}
+_RESERVED: Final = frozenset(
+    {"type", "name", "namespace", "doc", "aliases", "fields", "symbols", "size", "items", "values"}
+)
+"""Attributes with a meaning to Avro, which are shown where they have it and nowhere else, as Java does."""
+_OF_ENUM: Final = _RESERVED | {"default"}
+_OF_FIELD: Final = frozenset({"name", "type", "doc", "default", "order", "aliases"})
 _RANGES: Final = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 
 
@@ -141,7 +139,21 @@ class Avro:
         model: AvroModel = parsed.model
         return show(model.root, model.names, set())
 
-    def unreadable(self, *, reader: Parsed, writer: Parsed, wording: Wording) -> list[str]:
+    def meaning(self, parsed: Parsed) -> str:
+        return json.dumps(json.loads(self.show(parsed, "resolved")), sort_keys=True)
+
+    def fields(self, parsed: Parsed) -> Sequence[str]:
+        root = parsed.model.root
+        return [f.name for f in root.fields] if isinstance(root, Record) else []
+
+    def unreadable(
+        self,
+        *,
+        reader: Parsed,
+        writer: Parsed,
+        wording: Wording,
+        lenient: bool = False,  # noqa: ARG002 - Avro has one set of rules
+    ) -> list[str]:
         from .avro_compat import unreadable
 
         return [wording(reason) for reason in unreadable(reader.model, writer.model)]
@@ -152,10 +164,7 @@ def load(text: str) -> Any:
     stripped = text.strip()
     if stripped in PRIMITIVES:
         return stripped
-    try:
-        return json.loads(stripped)
-    except (ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"not JSON: {error}") from error
+    return json_text.load(stripped)
 
 
 class Parser:
@@ -201,7 +210,8 @@ class Parser:
             raise InvalidSchemaError(f'a type without "type": {json.dumps(value)[:200]}')
         if not isinstance(kind, str):
             return self.parse(kind, namespace)
-        extra = {k: v for k, v in value.items() if k not in _RESERVED.get(kind, {"type"})}
+        reserved = _OF_ENUM if kind == "enum" else _RESERVED
+        extra = {k: v for k, v in value.items() if k not in reserved}
         if kind in PRIMITIVES:
             return Node(kind=kind, extra=extra)
         if kind in ("array", "map"):
@@ -245,7 +255,7 @@ class Parser:
             default=value.get("default", _MISSING),
             order=order,
             aliases=tuple(_simple_name(alias) for alias in value.get("aliases", ())),
-            extra={k: v for k, v in value.items() if k not in _RESERVED["field"]},
+            extra={k: v for k, v in value.items() if k not in _OF_FIELD},
         )
 
     def _enum(self, value: dict[str, Any], namespace: str, extra: dict[str, Any]) -> Enum:

@@ -4,6 +4,7 @@ Names are compared without their namespace, and logical types are not looked at,
 A pair of types that is being compared already counts as readable: what else is wrong with it is found where it began.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from .avro import AvroModel, Enum, Field, Fixed, Items, Named, Node, Record, Ref, Union
@@ -31,18 +32,26 @@ class _Resolution:
     def __init__(self, reader: AvroModel, writer: AvroModel) -> None:
         self._reader = reader.names
         self._writer = writer.names
-        self._known: dict[tuple[str, str], bool] = {}
+        self._met: dict[tuple[str, str], None] = {}
+        """Named pairs in the order in which they were met."""
+        self._failed: set[tuple[str, str]] = set()
+        """Those that were tried for a union and do not fit: so no pair is tried twice in vain."""
 
     def compare(self, reader: Node, writer: Node, path: str) -> list[str]:
-        reader = self._reader[reader.name] if isinstance(reader, Ref) else reader
-        writer = self._writer[writer.name] if isinstance(writer, Ref) else writer
+        reader, writer = self._resolved(reader, writer)
         if not (isinstance(reader, Named) and isinstance(writer, Named)):
             return self._anonymous(reader, writer, path)
         pair = (reader.name, writer.name)
-        if pair in self._known:
+        if pair in self._met:
             return []
-        self._known[pair] = True
+        self._met[pair] = None
         return self._named(reader, writer, path)
+
+    def _resolved(self, reader: Node, writer: Node) -> tuple[Node, Node]:
+        return (
+            self._reader[reader.name] if isinstance(reader, Ref) else reader,
+            self._writer[writer.name] if isinstance(writer, Ref) else writer,
+        )
 
     def _anonymous(self, reader: Node, writer: Node, path: str) -> list[str]:
         if isinstance(writer, Union):
@@ -75,10 +84,17 @@ class _Resolution:
 
     def _tries(self, reader: Node, writer: Node, path: str) -> bool:
         """Compares on trial: pairs met on the way are forgotten if it fails, so that no failure hides behind them."""
-        before = dict(self._known)
+        reader, writer = self._resolved(reader, writer)
+        pair = (reader.name, writer.name) if isinstance(reader, Named) and isinstance(writer, Named) else None
+        if pair in self._failed:
+            return False
+        before = len(self._met)
         if not self.compare(reader, writer, path):
             return True
-        self._known = before
+        while len(self._met) > before:
+            self._met.popitem()
+        if pair is not None:
+            self._failed.add(pair)
         return False
 
     def _named(self, reader: Named, writer: Named, path: str) -> list[str]:
@@ -91,14 +107,15 @@ class _Resolution:
             return problems + _symbols(reader, writer, path)
         assert isinstance(reader, Record)
         assert isinstance(writer, Record)
+        written = {w.name: w for w in reversed(writer.fields)}
         for i, f in enumerate(reader.fields):
-            problems += self._field(f, writer, f"{path}/fields/{i}")
+            problems += self._field(f, written, f"{path}/fields/{i}")
         return problems
 
-    def _field(self, f: Field, writer: Record, path: str) -> list[str]:
-        wanted = {f.name, *f.aliases}
-        written = next((w for w in writer.fields if w.name == f.name), None)
-        written = written or next((w for w in writer.fields if w.name in wanted), None)
+    def _field(self, f: Field, by_name: Mapping[str, Field], path: str) -> list[str]:
+        """`by_name` are the fields of the writer's record."""
+        names = (f.name, *f.aliases)
+        written = next((by_name[name] for name in names if name in by_name), None)
         if written is not None:
             return self.compare(f.type, written.type, f"{path}/type")
         if f.has_default or self._has_enum_default(f.type):

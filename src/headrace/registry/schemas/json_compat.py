@@ -31,59 +31,107 @@ _LIMITS: Final = {
 }
 
 
-def differences(*, original: JsonModel, update: JsonModel) -> list[Difference]:
+TOLERATED: Final = frozenset(
+    {
+        "ADDITIONAL_PROPERTIES_NARROWED",
+        "ADDITIONAL_PROPERTIES_REMOVED",
+        "UNEVALUATED_PROPERTIES_NARROWED",
+        "UNEVALUATED_PROPERTIES_REMOVED",
+        "REQUIRED_PROPERTY_WITH_DEFAULT_ADDED_TO_OPEN_CONTENT_MODEL",
+        "OPTIONAL_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL",
+        "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL",
+        "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
+        "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
+    }
+)
+"""Changes that the lenient policy lets pass."""
+
+
+def differences(*, original: JsonModel, update: JsonModel, lenient: bool = False) -> list[Difference]:
     """What stops values of the original from being values of the update."""
-    return Comparison(original.documents, update.documents).compare(original.root, update.root, "#/")
+    tolerated = TOLERATED if lenient else frozenset[str]()
+    comparison = Comparison(original.documents, update.documents, tolerated)
+    return comparison.compare(original.root, update.root, "#/")
+
+
+class _Memory:
+    """What is known while one question is answered, both ways round, and how much work may still be done for it."""
+
+    def __init__(self) -> None:
+        self.depth: dict[_Pair, int] = {}
+        """Pairs that are being compared."""
+        self.good: set[_Pair] = set()
+        self.bad: set[_Pair] = set()
+        self.rests_on = _NOTHING
+        self._left = MOST_COMPARISONS
+
+    def spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise InvalidSchemaError("too complex to be compared with an earlier version")
+
+
+_Pair = tuple[bool, str, str]
+_NOTHING: Final = 1 << 30
 
 
 class Comparison:
     """Compares places pairwise. A pair that is being compared counts as compatible where it comes up again; a result
-    that rests on such an assumption about an outer pair is not remembered."""
+    that rests on such an assumption about an outer pair is not remembered. What fails all the same has failed."""
 
-    def __init__(self, original: Documents, update: Documents) -> None:
+    def __init__(
+        self,
+        original: Documents,
+        update: Documents,
+        tolerated: frozenset[str],
+        memory: _Memory | None = None,
+        *,
+        is_flipped: bool = False,
+    ) -> None:
         self._documents = (original, update)
-        self._depth: dict[tuple[str, str], int] = {}
-        self._known: dict[tuple[str, str], bool] = {}
-        self._rests_on = 1 << 30
-        self._left = MOST_COMPARISONS
+        self._tolerated = tolerated
+        self._memory = memory or _Memory()
+        self._is_flipped = is_flipped
 
     def flipped(self) -> "Comparison":
         """The same question the other way round."""
-        other = Comparison(*reversed(self._documents))
-        other._left = self._left
-        return other
+        original, update = self._documents
+        return Comparison(update, original, self._tolerated, self._memory, is_flipped=not self._is_flipped)
 
     def compare(self, original: SchemaLocation | None, update: SchemaLocation | None, path: str) -> list[Difference]:
         if update is None:
             return []
         if original is None:
             return [Difference(kind="SCHEMA_ADDED", path=path)]
-        self._left -= 1
-        if self._left < 0:
-            raise InvalidSchemaError("too complex to be compared with an earlier version")
-        before = shape_of(original, self._documents[0])
-        after = shape_of(update, self._documents[1])
-        return self._once(before, after, path)
+        return self._once(*self._pair(original, update), path)
 
     def compatible(self, original: SchemaLocation, update: SchemaLocation) -> bool:
-        return not self.compare(original, update, "")
+        pair, before, after = self._pair(original, update)
+        return pair not in self._memory.bad and not self._once(pair, before, after, "")
 
-    def _once(self, before: JsonShape, after: JsonShape, path: str) -> list[Difference]:
-        pair = (_label(before), _label(after))
-        if self._known.get(pair):
+    def _pair(self, original: SchemaLocation, update: SchemaLocation) -> tuple[_Pair, JsonShape, JsonShape]:
+        self._memory.spend()
+        before, after = shape_of(original, self._documents[0]), shape_of(update, self._documents[1])
+        return (self._is_flipped, _label(before), _label(after)), before, after
+
+    def _once(self, pair: _Pair, before: JsonShape, after: JsonShape, path: str) -> list[Difference]:
+        memory = self._memory
+        if pair in memory.good:
             return []
-        if pair in self._depth:
-            self._rests_on = min(self._rests_on, self._depth[pair])
+        if pair in memory.depth:
+            memory.rests_on = min(memory.rests_on, memory.depth[pair])
             return []
-        depth = self._depth[pair] = len(self._depth)
-        outer, self._rests_on = self._rests_on, 1 << 30
+        depth = memory.depth[pair] = len(memory.depth)
+        outer, memory.rests_on = memory.rests_on, _NOTHING
         try:
-            found = self._compare_shapes(before, after, path)
+            found = [d for d in self._compare_shapes(before, after, path) if d.kind not in self._tolerated]
         finally:
-            del self._depth[pair]
-        if not found and self._rests_on >= depth:
-            self._known[pair] = True
-        self._rests_on = min(outer, self._rests_on if self._rests_on < depth else 1 << 30)
+            del memory.depth[pair]
+        if found:
+            memory.bad.add(pair)
+        elif memory.rests_on >= depth:
+            memory.good.add(pair)
+        memory.rests_on = min(outer, memory.rests_on if memory.rests_on < depth else _NOTHING)
         return found
 
     def _compare_shapes(self, before: JsonShape, after: JsonShape, path: str) -> list[Difference]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
 from ..errors import InvalidSchemaError
+from . import json_text
 from .model import Dependency, Parsed, Wording, sentence
 
 DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
@@ -108,18 +109,23 @@ class JsonSchema:
     def show(self, parsed: Parsed, form: str) -> str:  # noqa: ARG002 - it has no other forms
         return parsed.text
 
-    def unreadable(self, *, reader: Parsed, writer: Parsed, wording: Wording) -> list[str]:
+    def meaning(self, parsed: Parsed) -> str:
+        return self.normalize(parsed)
+
+    def fields(self, parsed: Parsed) -> Sequence[str]:
+        value = parsed.model.root.value
+        properties = value.get("properties") if isinstance(value, dict) else None
+        return list(properties) if isinstance(properties, dict) else []
+
+    def unreadable(self, *, reader: Parsed, writer: Parsed, wording: Wording, lenient: bool = False) -> list[str]:
         from .json_compat import differences
 
-        found = differences(original=writer.model, update=reader.model)
+        found = differences(original=writer.model, update=reader.model, lenient=lenient)
         return [f'{{errorType:"{d.kind}", description:"{wording(sentence(d))}"}}' for d in found]
 
 
 def load(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"not JSON: {error}") from error
+    value = json_text.load(text)
     if not isinstance(value, (dict, bool)):
         raise InvalidSchemaError("a JSON Schema is an object, true or false")
     return value

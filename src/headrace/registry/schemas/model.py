@@ -37,8 +37,16 @@ class SchemaType(Protocol):
     def show(self, parsed: Parsed, form: str) -> str:
         """The text in a form the caller asks for by name; as it is where the type has no such form."""
 
-    def unreadable(self, *, reader: Parsed, writer: Parsed, wording: "Wording") -> list[str]:
-        """Why a reader with one schema cannot read what was written with the other; empty if it can."""
+    def meaning(self, parsed: Parsed) -> str:
+        """The same for schemas that say the same, also where keys stand in another order or references are written
+        out."""
+
+    def fields(self, parsed: Parsed) -> Sequence[str]:
+        """Names of the fields at the top."""
+
+    def unreadable(self, *, reader: Parsed, writer: Parsed, wording: "Wording", lenient: bool = False) -> list[str]:
+        """Why a reader with one schema cannot read what was written with the other; empty if it can. Where it is
+        lenient, a JSON Schema may take what an open one left to anybody."""
 
 
 Wording = Callable[[str], str]

@@ -38,7 +38,9 @@ class Protobuf:
                 _check(known)
         printed = print_proto(file)
         model = ProtoModel(file=file, full=full, types=collect(files))
-        return Parsed(type=self.name, text=text.strip() if is_text else printed, identity=printed, model=model)
+        end = "\n" if text.endswith("\n") else ""
+        shown = text.strip() + end if is_text else printed
+        return Parsed(type=self.name, text=shown, identity=printed, model=model)
 
     def normalize(self, parsed: Parsed) -> str:
         return print_proto(parsed.model.full, sort=True)
@@ -51,7 +53,21 @@ class Protobuf:
         _drop_unread_options(file)
         return base64.b64encode(file.SerializeToString()).decode()
 
-    def unreadable(self, *, reader: Parsed, writer: Parsed, wording: Wording) -> list[str]:
+    def meaning(self, parsed: Parsed) -> str:
+        return parsed.identity
+
+    def fields(self, parsed: Parsed) -> Sequence[str]:
+        messages = parsed.model.full.message_type
+        return [f.name for f in messages[0].field] if messages else []
+
+    def unreadable(
+        self,
+        *,
+        reader: Parsed,
+        writer: Parsed,
+        wording: Wording,
+        lenient: bool = False,  # noqa: ARG002 - Protobuf has one set of rules
+    ) -> list[str]:
         from .proto_compat import differences
 
         found = differences(original=writer.model, update=reader.model)

@@ -1,0 +1,48 @@
+"""What the codes of the gateway's problems mean; `/docs` shows them under the anchors that `type` points to."""
+
+from typing import Final
+
+from headrace.web import problem
+
+CODES: Final[dict[str, str]] = {
+    **problem.CODES,
+    "unauthenticated": "The brokers want to know who asks, or do not believe it.",
+    "unknown-topic": "There is no such topic.",
+    "unknown-partition": "The topic has no such partition.",
+    "unknown-group": "There is no such consumer group.",
+    "unknown-consumer": "This gateway has no such member of a group.",
+    "unknown-subscription": "The caller has no such subscription.",
+    "invalid-topic": "A name that no topic can have.",
+    "topic-exists": "There is a topic of that name.",
+    "internal-topic": "Gateways or brokers keep their own state in this topic.",
+    "topic-forbidden": "The brokers do not allow this with the topic.",
+    "group-forbidden": "The brokers do not allow this with the group.",
+    "cluster-forbidden": "The brokers do not allow this with the cluster.",
+    "message-too-large": "A message is larger than its topic takes (`max.message.bytes`).",
+    "invalid-partitions": "A topic cannot have that many partitions.",
+    "invalid-replication-factor": "There are not that many brokers.",
+    "invalid-config": "There is no such setting, or it cannot have that value.",
+    "invalid-record": "The brokers refuse the message, as by a schema that it does not keep.",
+    "invalid-timestamp": "The time is further off than the topic allows.",
+    "invalid-group": "A name that no group can have.",
+    "policy-violation": "A policy of the cluster forbids it.",
+    "group-has-members": "Only a group without members can be changed from outside.",
+    "group-is-full": "The group has as many members as it may.",
+    "group-of-another-kind": "The group's members share partitions by another protocol.",
+    "rebalanced": "The group was shared out anew; poll again.",
+    "offset-out-of-range": "The partition has no such offset; the answer tells which it has.",
+    "metadata-too-large": "The note beside a committed offset is too long.",
+    "throttled": "A quota is used up; `Retry-After` says when to go on.",
+    "not-served-by-brokers": "The brokers do not know this request.",
+    "refused-by-brokers": "The brokers refused for a reason that has no code of its own; `kafka_error` names it.",
+    "unavailable": "The cluster does not answer, or not yet; send it again.",
+    "value-of-another-format": "A value is not of the `format` asked for.",
+    "idempotency-key-reused": "The Idempotency-Key was used for another body.",
+    "no-reply": "No reply came in time.",
+    "polled-already": "Another poll of this member is under way.",
+    "too-many-in-flight": "As many messages of a queue are out as may be; acknowledge some.",
+    "not-assigned": "The partition is another member's.",
+    "callback-refused": "The callback's address is not public, or is no address at all.",
+    "group-taken": "The group has members, or is another subscription's.",
+    "too-many-subscriptions": "There are as many subscriptions as there may be.",
+}
