@@ -97,7 +97,7 @@ def message_of(findings: Iterable[WorkerFinding]) -> str:
     return "\n".join(lines)
 
 
-def judge(role: str, one: WorkerReport, version: str) -> WorkerFinding | None:
+def finding_of(role: str, one: WorkerReport, version: str) -> WorkerFinding | None:
     """What keeps a worker from working together with this version of the package."""
     if one.missing:
         trouble = _lack(one)
@@ -107,7 +107,7 @@ def judge(role: str, one: WorkerReport, version: str) -> WorkerFinding | None:
         trouble = f"headrace {one.version} there, {version} here"
     else:
         return None
-    return WorkerFinding(role, f"{_where(role)} on {one.host} ({one.executable}, Python {one.python}): {trouble}")
+    return WorkerFinding(role, f"{_role_name(role)} on {one.host} ({one.executable}, Python {one.python}): {trouble}")
 
 
 def _lack(one: WorkerReport) -> str:
@@ -122,7 +122,7 @@ def _lack(one: WorkerReport) -> str:
     return f"headrace is there, but {modules}: addPyFile and --py-files do not bring compiled packages"
 
 
-def _where(role: str) -> str:
+def _role_name(role: str) -> str:
     return {"driver": "planning beside the driver", "server": "the server of Spark Connect"}.get(role, role)
 
 
@@ -183,7 +183,7 @@ def _check_planner(spark: Any, role: str) -> list[WorkerFinding]:
             (field,) = spark.read.format(worker_probe.WorkerProbe.name()).load().schema.fields
         except Exception as error:
             return [_failed(role, error)]
-    return _judged(role, [field.metadata[worker_probe.REPORT]])
+    return _findings(role, [field.metadata[worker_probe.REPORT]])
 
 
 def _check_executors(spark: Any, tasks: int) -> list[WorkerFinding]:
@@ -197,19 +197,20 @@ def _check_executors(spark: Any, tasks: int) -> list[WorkerFinding]:
             rows = spark.range(0, tasks, 1, tasks).select(look().alias(worker_probe.REPORT)).collect()
         except Exception as error:
             return [_failed("executor", error)]
-    return _judged("executor", [row[worker_probe.REPORT] for row in rows])
+    return _findings("executor", [row[worker_probe.REPORT] for row in rows])
 
 
-def _judged(role: str, reports: Iterable[str]) -> list[WorkerFinding]:
-    judged = [judge(role, WorkerReport(**json.loads(text)), headrace.__version__) for text in dict.fromkeys(reports)]
-    return [one for one in judged if one is not None]
+def _findings(role: str, reports: Iterable[str]) -> list[WorkerFinding]:
+    parsed = (WorkerReport(**json.loads(text)) for text in dict.fromkeys(reports))
+    findings = (finding_of(role, one, headrace.__version__) for one in parsed)
+    return [one for one in findings if one is not None]
 
 
 def _failed(role: str, error: Exception) -> WorkerFinding:
     from .pipeline.failures import cause_of  # workers load this module too, and have no use for pipelines
 
     here = f"{sys.executable}, Python {platform.python_version()}"
-    return WorkerFinding(role, f"{_where(role)}: {cause_of(error)} (here: {here})")
+    return WorkerFinding(role, f"{_role_name(role)}: {cause_of(error)} (here: {here})")
 
 
 @contextmanager

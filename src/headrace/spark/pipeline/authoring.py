@@ -29,8 +29,8 @@ class Pipeline:
     """A pipeline to be run by `headrace pipeline run`; settings are those of the top of a YAML file."""
 
     def __init__(self, name: str, **settings: Any) -> None:
-        self._place = _caller()
-        self._top = {"name": DocumentNode(name, self._place), **_nodes(settings, self._place)}
+        self._position = _caller()
+        self._top = {"name": DocumentNode(name, self._position), **_nodes(settings, self._position)}
         self._parts: dict[str, list[tuple[str, DocumentNode]]] = {"sources": [], "steps": [], "sinks": []}
 
     def source(self, name: str, **settings: Any) -> None:
@@ -65,7 +65,7 @@ class Pipeline:
 
     def declaration(self, file: Path) -> Declaration:
         """The checked pipeline; InvalidPipeline with every mistake found."""
-        return read_declaration(DocumentNode(self._tree(), self._place), file)
+        return read_declaration(DocumentNode(self._tree(), self._position), file)
 
     def _add(self, part: str, name: str, settings: dict[str, Any], position: DocumentPosition) -> None:
         if name in dict(self._parts[part]):
@@ -75,12 +75,12 @@ class Pipeline:
     def _tree(self) -> dict[str, DocumentNode]:
         return {
             **self._top,
-            **{part: DocumentNode(dict(entries), self._place) for part, entries in self._parts.items() if entries},
+            **{part: DocumentNode(dict(entries), self._position) for part, entries in self._parts.items() if entries},
         }
 
 
 def _nodes(settings: dict[str, Any], position: DocumentPosition) -> dict[str, DocumentNode]:
-    return {_spelled(name): _node(value, position) for name, value in settings.items()}
+    return {_spelled(name): node_of(value, position) for name, value in settings.items()}
 
 
 def _spelled(name: str) -> str:
@@ -88,11 +88,12 @@ def _spelled(name: str) -> str:
     return name.removesuffix("_")
 
 
-def _node(value: Any, position: DocumentPosition) -> DocumentNode:
+def node_of(value: Any, position: DocumentPosition) -> DocumentNode:
+    """Plain values as a part of a declaration."""
     if isinstance(value, dict):
-        return DocumentNode({str(name): _node(item, position) for name, item in value.items()}, position)
+        return DocumentNode({str(name): node_of(item, position) for name, item in value.items()}, position)
     if isinstance(value, (list, tuple)):
-        return DocumentNode([_node(item, position) for item in value], position)
+        return DocumentNode([node_of(item, position) for item in value], position)
     return DocumentNode(value, position)
 
 

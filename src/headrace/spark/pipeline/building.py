@@ -12,8 +12,22 @@ from headrace.config.setting import ConfigError
 
 from ..sink.columns import written_columns
 from .document import DocumentPosition
+from .expectations import Checked, checked
 from .failures import cause_of
-from .model import Call, Declaration, Dedup, Sink, Source, Sql, Step, ToFiles, ToTopic, Watermark
+from .model import (
+    Call,
+    Connected,
+    Declaration,
+    Dedup,
+    Sink,
+    Source,
+    Sql,
+    Step,
+    ToConnector,
+    ToFiles,
+    ToTopic,
+    Watermark,
+)
 from .queries import SinkGraph
 from .vocabulary import METADATA, TOMBSTONE, without_dead_letters
 
@@ -35,6 +49,7 @@ _BYTES_PER_BATCH: Final = "256m"
 """A first batch over all of a large topic would show no progress for hours, and be begun anew after a failure."""
 _NESTED: Final = ("struct", "array", "map")
 _BAD: Final = "bad"
+_NOWHERE: Final = "127.0.0.1:1"
 _UNRESOLVED: Final = re.compile(r"\[UNRESOLVED_COLUMN.*?name `(\w+)`", re.DOTALL)
 
 
@@ -92,7 +107,7 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
     built = BuiltGraph(graph)
     needed = graph.tables(declaration)
     groups = consumer_groups(declaration.name, graph.name, [one for one in needed if isinstance(one, Source)])
-    dead_letters: dict[str, Any] = {}
+    letters: dict[str, Any] = {}
     for one in needed:
         if isinstance(one, Step) and any(_find(built.tables, name) is None for name in one.inputs):
             continue  # What it reads is wrong, which is told of that.
@@ -101,10 +116,12 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
                 made = _source(spark, one, source_settings(one, bootstrap, groups[one.name]))
                 table = made.rows
                 if made.letters is not None:
-                    dead_letters[dead_letters_of(one.name)] = made.letters
+                    letters[dead_letters_of(one.name)] = made.letters
             else:
                 table = _step(spark, one, built.tables)
-            built.tables[one.name] = _watermarked(table, one.watermark)
+            held = checked_table(table, one)
+            letters |= {quarantine_of(one.name, topic): rows for topic, rows in held.quarantined.items()}
+            built.tables[one.name] = _watermarked(held.rows, one.watermark)
             built.tables[one.name].createOrReplaceTempView(one.name)
     for sink in graph.sinks:
         if sink.table in built.tables:
@@ -112,7 +129,7 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
                 rows = built.outlets.get(sink.table, built.tables[sink.table])
                 _require_writable(rows, sink)
                 built.outlets[sink.table] = _counted(rows, ROWS_OUT + sink.name)
-    built.outlets |= dict(sorted(dead_letters.items()))
+    built.outlets |= dict(sorted(letters.items()))
     return built
 
 
@@ -128,6 +145,8 @@ def _require_writable(rows: Any, sink: Sink) -> None:
                 raise ConfigError(
                     f"there is no column '{missing[0]}' to partition by{nearest(missing[0], rows.columns)}"
                 )
+        case ToConnector() as output:
+            output.connector.check(list(rows.columns))
     jvm = getattr(rows.sparkSession, "_jvm", None)
     if jvm is not None:  # There is none behind Spark Connect, where Spark judges when the query starts.
         mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, sink.mode.capitalize())()
@@ -138,6 +157,11 @@ def _require_writable(rows: Any, sink: Sink) -> None:
 def dead_letters_of(source: str) -> str:
     """The outlet of a source's dead letters; no table has such a name."""
     return f"letters of {source}"
+
+
+def quarantine_of(table: str, topic: str) -> str:
+    """The outlet of rows that a table's rules send to a topic."""
+    return f"quarantine of {table} to {topic}"
 
 
 def consumer_groups(pipeline: str, query: str, sources: list[Source]) -> dict[str, str]:
@@ -205,15 +229,15 @@ def kept_columns(source: Source, row: Any) -> list[str]:
     kinds = {field.name: field.dataType for field in row.fields}
     with_fields = kinds["value"].typeName() == "struct"
     fields = kinds["value"].fieldNames() if with_fields else []
-    wanted = source.metadata
-    if wanted is None:
+    names = source.metadata
+    if names is None:
         is_asked = any(name.lower() == "includeheaders" and text == "true" for name, text in source.options.items())
-        wanted = tuple(name for name in METADATA if not with_fields or (name == "headers" and is_asked))
+        names = tuple(name for name in METADATA if not with_fields or (name == "headers" and is_asked))
     hidden = {name.lower() for name in fields}
-    kept = [name for name in kinds if name in (*wanted, _BAD) and name.lower() not in hidden]
+    kept = [name for name in kinds if name in (*names, _BAD) and name.lower() not in hidden]
     if not with_fields:
         kept = [name for name in kinds if name == "value" or name in kept]
-    if TOMBSTONE in wanted and source.metadata is not None and TOMBSTONE not in hidden:
+    if TOMBSTONE in names and source.metadata is not None and TOMBSTONE not in hidden:
         kept.append(f"value IS NULL{f' AND `{_BAD}` IS NULL' if _BAD in kinds else ''} AS {TOMBSTONE}")
     return [*(f"value.`{name}`" for name in fields), *kept]
 
@@ -227,9 +251,28 @@ def _with_counts(rows: Any, source: str) -> Any:
     return rows.observe(ROWS_IN + source, *counts)
 
 
+def checked_table(rows: Any, table: Source | Step, *, count: bool = True) -> Checked:
+    """A table held to its rules."""
+    return checked(rows, table.name, table.expect, count=count)
+
+
+def schema_of(spark: Any, source: Source) -> Any:
+    """The columns of a source, found without a broker."""
+    return _source(spark, source, source_settings(source, _NOWHERE, "")).rows.schema
+
+
+def step_table(spark: Any, step: Step, tables: Mapping[str, Any], *, is_batch: bool = False) -> Any:
+    """A step's table; in a batch the first row of equal keys passes, however far apart they are."""
+    if is_batch and isinstance(step.work, Dedup):
+        return _find(tables, step.work.table).dropDuplicates(list(step.work.keys))
+    return _step(spark, step, tables)
+
+
 def _step(spark: Any, step: Step, tables: Mapping[str, Any]) -> Any:
     if isinstance(step.work, Sql):
         return spark.sql(step.work.query)
+    if isinstance(step.work, Connected):
+        return _with_counts(step.work.connector.frame(spark), step.name)
     if isinstance(step.work, Dedup):
         return _dedup(step.work, _find(tables, step.work.table))
     return _called(spark, step.work, tables)

@@ -44,15 +44,15 @@ class InvalidPipeline(Exception):
 class Problems:
     """Mistakes found so far."""
 
-    found: list[tuple[DocumentPosition, str]] = field(default_factory=list)
+    entries: list[tuple[DocumentPosition, str]] = field(default_factory=list)
 
     def add(self, position: DocumentPosition, message: str) -> None:
-        self.found.append((position, message))
+        self.entries.append((position, message))
 
     def raise_any(self) -> None:
         """InvalidPipeline with all of them in the order of the file, if there are any."""
-        if self.found:
-            ordered = sorted(self.found, key=lambda one: (one[0].file, one[0].line))
+        if self.entries:
+            ordered = sorted(self.entries, key=lambda one: (one[0].file, one[0].line))
             raise InvalidPipeline([f"{position}: {message}" for position, message in ordered])
 
 
@@ -90,15 +90,15 @@ class Section:
         """Note a mistake in the value of a key."""
         self.problems.add(self.place_of(key), f"{self.what}: {message}")
 
-    def judged_by(self, judge: Callable[[Mapping[str, str]], str | None], options: Mapping[str, str]) -> bool:
-        """Note all that someone else has against options of the section, each at the line of the key that is named;
-        whether there was nothing.
+    def checked_by(self, check: Callable[[Mapping[str, str]], str | None], options: Mapping[str, str]) -> bool:
+        """Add every problem that `check` finds in the section's options, at the line of the option it names; whether
+        there was none.
 
-        A judge stops at the first mistake. So it is asked again without the option that it named, until it takes the
-        rest, or speaks of one that was left out.
+        `check` returns the first problem only. So it is called again without the option it named, until it finds
+        nothing, or names an option that was left out already.
         """
         rest, left_out = dict(options), set[str]()
-        while (verdict := judge(rest)) is not None and not any(_is_named(name, verdict) for name in left_out):
+        while (verdict := check(rest)) is not None and not any(_is_named(name, verdict) for name in left_out):
             named = max((name for name in {**self._nodes, **rest} if _is_named(name, verdict)), key=len, default="")
             self.wrong(named, verdict)
             if rest.pop(named, None) is None:

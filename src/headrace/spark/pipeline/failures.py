@@ -31,6 +31,10 @@ class PipelineFailed(Exception):
     """The pipeline cannot be started, or a query of it has ended by an error; the message tells the cause."""
 
 
+class RunsElsewhere(PipelineFailed):
+    """Another runner has the pipeline, or has taken it over: nothing is wrong with the pipeline itself."""
+
+
 def cause_of(error: BaseException) -> str:
     """Why an error of Spark, or of code that Spark called, happened."""
     text = str(error)
@@ -62,7 +66,7 @@ def _python_cause(text: str) -> str:
     text = _until_end(text[start:])
     blocks = [block for block in _ANOTHER.split(text) if _TRIPPED not in block] or [text]
     frames = _FRAME.findall(blocks[-1])
-    return _error_in(blocks[-1]) + _where(frames)
+    return _error_in(blocks[-1]) + _user_line(frames)
 
 
 def _until_end(text: str) -> str:
@@ -84,7 +88,7 @@ def _error_in(block: str) -> str:
     return f"{name.rpartition('.')[2]}: {message}" if message else name
 
 
-def _where(frames: list[tuple[str, str]]) -> str:
+def _user_line(frames: list[tuple[str, str]]) -> str:
     """The line of the user's own code that raised, if it was theirs."""
     if not frames:
         return ""

@@ -17,15 +17,15 @@ class FunctionError(Exception):
 
 def load_function(reference: str, directory: Path) -> Function:
     """The function that a reference names; files are found from `directory`."""
-    where, colon, name = reference.rpartition(":")
-    if not colon or not where or not name.isidentifier():
+    module_name, colon, name = reference.rpartition(":")
+    if not colon or not module_name or not name.isidentifier():
         raise FunctionError(f"'{reference}' is not FILE.py:FUNCTION or MODULE:FUNCTION, for example fraud.py:flag")
-    module = load_file(directory / where) if where.endswith(".py") else _import(where)
+    module = load_file(directory / module_name) if module_name.endswith(".py") else _import(module_name)
     function = getattr(module, name, None)
     if function is None:
-        raise FunctionError(f"{where} has no function '{name}'")
+        raise FunctionError(f"{module_name} has no function '{name}'")
     if not callable(function):
-        raise FunctionError(f"'{name}' in {where} is not a function")
+        raise FunctionError(f"'{name}' in {module_name} is not a function")
     return function  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from headrace.client.columnar.fenced import Entry, FencedLog
 from headrace.client.columnar.model import TopicPartition
 from headrace.client.errors import ClientError
 
-from .failures import PipelineFailed
+from .failures import PipelineFailed, RunsElsewhere
 from .paths import PipelinePaths, is_remote
 from .reach import Outage
 from .session import SparkTarget
@@ -62,10 +62,10 @@ class Runner:
         return f"process {self.process} on {self.host}, since {self.since}"
 
 
-def this_runner() -> Runner:
-    """This process."""
+def this_runner(name: str | None = None) -> Runner:
+    """This process, under a name that nobody else has."""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Runner(id=uuid.uuid4().hex, host=socket.gethostname(), process=os.getpid(), since=now)
+    return Runner(id=name or uuid.uuid4().hex, host=socket.gethostname(), process=os.getpid(), since=now)
 
 
 class LeaseState:
@@ -174,10 +174,12 @@ class Lease:
         self._problem = ""
         self._lock = threading.Lock()
 
-    def acquire(self, waits: Callable[[Runner], None] = lambda _: None) -> None:
-        """Take the lease; PipelineFailed if somebody else has it. `waits` is told of a holder that may be dead."""
+    def acquire(self, waits: Callable[[Runner], None] = lambda _: None, dead: Collection[str] = ()) -> None:
+        """Take the lease; RunsElsewhere if somebody else has it. `waits` is told of a holder that may be dead, but for
+        those that are known to be `dead`, by their ids.
+        """
         self._take(self._log.read())
-        if self._state.holder is not None:
+        if self._state.holder is not None and self._state.holder.id not in dead:
             self._outwait(self._state.holder, waits)
         sent = self._clock()
         self._claim = self._append(self._state.claimed_by(self._runner))
@@ -231,7 +233,7 @@ class Lease:
         return Standing.DOUBTFUL if silent > DOUBT_SECONDS else Standing.HELD
 
     def explain(self) -> None:
-        """PipelineFailed when another runner has taken over, asked anew: what failed may have failed by that."""
+        """RunsElsewhere when another runner has taken over, asked anew: what failed may have failed by that."""
         self.beat()
         self.require()
 
@@ -249,9 +251,9 @@ class Lease:
         return Outage(words, since, must_rest=True)
 
     def require(self) -> None:
-        """PipelineFailed when another runner has taken over."""
+        """RunsElsewhere when another runner has taken over."""
         if self._is_lost:
-            raise PipelineFailed(
+            raise RunsElsewhere(
                 f"another runner has taken over the checkpoint {self._checkpoint}"
                 f" ({self._state.holder or 'which has ended since'}); this one stops"
             )
@@ -279,9 +281,9 @@ class Lease:
         for entry in entries:
             self._state.take(entry)
 
-    def _refusal(self) -> PipelineFailed:
+    def _refusal(self) -> RunsElsewhere:
         holder = f" ({self._state.holder})" if self._state.holder is not None else ""
-        return PipelineFailed(
+        return RunsElsewhere(
             f"the pipeline runs already{holder} with the checkpoint {self._checkpoint}; stop it first, or give another "
             "--checkpoint"
         )
@@ -292,14 +294,49 @@ def is_lease_needed(paths: PipelinePaths, spark: SparkTarget) -> bool:
     return is_remote(paths.checkpoints) or not spark.is_local
 
 
+class Leases:
+    """Several leases that a runner holds, as one."""
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self._leases = leases
+
+    @property
+    def is_held(self) -> bool:
+        return all(one.is_held for one in self._leases)
+
+    @property
+    def outage(self) -> Outage | None:
+        """Why queries must rest, if they must."""
+        return next((outage for one in self._leases if (outage := one.outage) is not None), None)
+
+    def require(self) -> None:
+        """RunsElsewhere when another runner has taken one of them over."""
+        for one in self._leases:
+            one.require()
+
+    def explain(self) -> None:
+        """The same, asked anew."""
+        for one in self._leases:
+            one.explain()
+
+
 @contextmanager
-def held_lease(cluster: Cluster, checkpoint: str, waits: Callable[[Runner], None]) -> Iterator[Lease]:
-    """Hold the lease of a checkpoint for the length of the block; PipelineFailed if somebody else does."""
-    _require_topic(cluster)
-    runner = this_runner()
-    # The name is this run's own: the order of the log decides, and nobody's heartbeats are refused for another reason.
-    lease = Lease(FencedLog(cluster, TopicPartition(TOPIC, 0), f"{TOPIC}-{runner.id}"), checkpoint, runner)
-    lease.acquire(waits)
+def held_lease(
+    cluster: Cluster,
+    checkpoint: str,
+    waits: Callable[[Runner], None],
+    runner_id: str | None = None,
+    dead: Collection[str] = (),
+) -> Iterator[Lease]:
+    """Hold the lease of a checkpoint, or of another name, for the length of the block; RunsElsewhere if somebody else
+    does. It is taken from the `dead` at once.
+    """
+    require_lease_topic(cluster)
+    runner = this_runner(runner_id)
+    # The name is this lease's own: the order of the log decides, and no heartbeat is refused for another reason.
+    name = f"{TOPIC}-{uuid.uuid4().hex}"
+    lease = Lease(FencedLog(cluster, TopicPartition(TOPIC, 0), name), checkpoint, runner)
+    lease.acquire(waits, dead)
     over = threading.Event()
     thread = threading.Thread(target=_beat, args=(lease, over), name="headrace-lease", daemon=True)
     thread.start()
@@ -317,7 +354,8 @@ def _beat(lease: Lease, over: threading.Event) -> None:
         pause = lease.beat()
 
 
-def _require_topic(cluster: Cluster) -> None:
+def require_lease_topic(cluster: Cluster) -> None:
+    """Return when the topic of leases is there; it is made now if it is not."""
     try:
         require_compacted_topic(cluster, TOPIC, segment_bytes=_SEGMENT_BYTES)
     except TopicNotMade as error:

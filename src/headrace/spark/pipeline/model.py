@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.lake.archiving import ArchiveOptions
+
+from ..connectors.base import SinkConnector, SourceConnector
 from .document import DocumentPosition
+from .expectations import Expectation
 
 Function = Callable[..., Any]
 
@@ -33,6 +37,7 @@ class Source:
     metadata: tuple[str, ...] | None = None
     dead_letter_topic: str = ""
     """Where records go that cannot be decoded; empty where they stay, in a column `bad`."""
+    expect: tuple[Expectation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +67,23 @@ class Dedup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """A source that is a connector's, under the name that it has in the file."""
+
+    kind: str
+    connector: SourceConnector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A table made of other tables, its `inputs`."""
+    """A table made of other tables, its `inputs`; of none where a connector or a function brings rows in."""
 
     name: str
     position: DocumentPosition
-    work: Sql | Call | Dedup
+    work: Sql | Call | Dedup | Connected
     inputs: tuple[str, ...]
     watermark: Watermark | None = None
+    expect: tuple[Expectation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +126,16 @@ class ToFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToArchive:
+    """Records of a source to the tables of a lake, one for each topic; `values` are the options by which values are
+    decoded to columns.
+    """
+
+    options: ArchiveOptions
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToFunction:
     """Each batch to `function(rows, batch_id)`."""
 
@@ -125,7 +149,15 @@ class ToConsole:
     rows: int = 20
 
 
-Output = ToTopic | ToFiles | ToFunction | ToConsole
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToConnector:
+    """Each batch to a connector."""
+
+    kind: str
+    connector: SinkConnector
+
+
+Output = ToTopic | ToFiles | ToArchive | ToFunction | ToConsole | ToConnector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,13 +196,18 @@ class Declaration:
     def sources(self) -> list[Source]:
         return [table for table in self.tables if isinstance(table, Source)]
 
+    @property
+    def source_names(self) -> list[str]:
+        """The tables that bring rows in, but for functions."""
+        return [one.name for one in self.tables if isinstance(one, Source) or isinstance(one.work, Connected)]
+
     def needed_by(self, table: str) -> list[Source | Step]:
         """The tables that `table` is made of, and itself, in their order."""
-        wanted = {table.lower()}
+        names = {table.lower()}
         chain: list[Source | Step] = []
         for one in reversed(self.tables):
-            if one.name.lower() in wanted:
+            if one.name.lower() in names:
                 chain.append(one)
                 if isinstance(one, Step):
-                    wanted.update(name.lower() for name in one.inputs)
+                    names.update(name.lower() for name in one.inputs)
         return chain[::-1]

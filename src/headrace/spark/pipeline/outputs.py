@@ -13,12 +13,17 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import QueryError, Unreachable, is_unreachable
-from .building import BOOTSTRAP, OUTLET, BuiltGraph, dead_letters_of, records
+from headrace.client.errors import ClientError
+
+from ..archive.sink import ArchiveSink
+from ..connectors.base import Batch
+from ..errors import QueryError, Unreachable, is_unreachable, plain_error
+from .building import BOOTSTRAP, OUTLET, BuiltGraph, dead_letters_of, quarantine_of, records
 from .failures import cause_of
 from .file_sink import FileSink
-from .model import Declaration, Output, Sink, Source, ToConsole, ToFiles, ToFunction, ToTopic
+from .model import Declaration, Output, Sink, Source, ToArchive, ToConnector, ToConsole, ToFiles, ToFunction, ToTopic
 from .paths import declared_path
+from .reach import clients_of
 from .vocabulary import client_of
 
 BatchFunction = Callable[[Any, int], None]
@@ -57,16 +62,36 @@ def outlets_of(built: BuiltGraph, declaration: Declaration, bootstrap: str) -> l
         )
         for sink in sinks
     ]
-    return outlets + [
-        Outlet(
-            name=f"the dead letters of source '{source.name}'",
-            output=ToTopic(columns={}, options=_letter_options(source, bootstrap)),
-            label=dead_letters_of(source.name),
-            app_id=dead_letters_of(source.name),
-        )
-        for source in declaration.sources
-        if dead_letters_of(source.name) in built.outlets
-    ]
+    return (
+        outlets
+        + [
+            Outlet(
+                name=f"the dead letters of source '{source.name}'",
+                output=ToTopic(columns={}, options=_letter_options(source, bootstrap)),
+                label=dead_letters_of(source.name),
+                app_id=dead_letters_of(source.name),
+            )
+            for source in declaration.sources
+            if dead_letters_of(source.name) in built.outlets
+        ]
+        + [
+            Outlet(
+                name=f"the rows of '{table.name}' that go to '{topic}'",
+                output=ToTopic(columns={}, options={**quarantine_client(declaration, bootstrap), "topic": topic}),
+                label=quarantine_of(table.name, topic),
+                app_id=quarantine_of(table.name, topic),
+            )
+            for table in declaration.tables
+            for topic in dict.fromkeys(rule.topic for rule in table.expect if rule.topic)
+            if quarantine_of(table.name, topic) in built.outlets
+        ]
+    )
+
+
+def quarantine_client(declaration: Declaration, bootstrap: str) -> dict[str, str]:
+    """Rows that fail rules go to the cluster that the pipeline names first, with the settings that it has there."""
+    first = next(iter(clients_of(declaration, bootstrap)), {"bootstrap.servers": bootstrap})
+    return {f"kafka.{name}": value for name, value in first.items()}
 
 
 def _resolved(output: Output, declaration: Declaration, bootstrap: str) -> Output:
@@ -100,6 +125,7 @@ class FanOut:
         self._outlets = outlets
         self._checkpoint = checkpoint
         self._query: str | None = None
+        self._archive: ArchiveSink | None = None
 
     def __call__(self, batch: Any, number: int) -> None:
         if self._query is None:
@@ -120,6 +146,7 @@ class FanOut:
         try:
             self._write_to(outlet, rows, number)
         except Exception as error:
+            error = plain_error(error) if isinstance(error, ClientError) else error
             kind = Unreachable if is_unreachable(error) else QueryError
             raise kind(f"{outlet.name}: {cause_of(error)}") from error
 
@@ -132,10 +159,25 @@ class FanOut:
                 writer.options(**output.options, **version).save()
             case ToFiles() as output:
                 FileSink(output.path, output.partition_by, output.options).add(rows, number)
+            case ToArchive() as output:
+                self._add_to_archive(output, rows, number)
             case ToFunction() as output:
                 output.function(rows, number)
+            case ToConnector() as output:
+                name = self._query if outlet.app_id is None else f"{self._query}/{outlet.app_id}"
+                output.connector.write(rows, Batch(query=str(name), number=number))
             case ToConsole() as output:
                 _show(rows, output.rows)
+
+    def _add_to_archive(self, output: ToArchive, rows: Any, number: int) -> None:
+        if self._archive is None:
+            self._archive = ArchiveSink(output.options, output.values, self._checkpoint)
+        for added in self._archive.add(rows, number):
+            if added.bad:
+                words = (
+                    f"{added.bad} records of topic '{added.topic}' cannot be decoded; they have a table of their own"
+                )
+                sys.stderr.write(f"headrace: warning: {words}\n")
 
 
 def _labels(batch: Any) -> set[str]:

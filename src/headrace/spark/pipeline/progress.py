@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +10,7 @@ from headrace.client.columnar.model import TopicPartition
 
 from ..source.offsets import Offsets, from_spark
 from .building import ROWS_IN, ROWS_OUT
+from .expectations import EXPECTED
 from .reach import Outage
 
 
@@ -32,7 +33,10 @@ class SinkProgress:
     lag: int | None = None
     watermark: str | None = None
     state_rows: int = 0
+    state_bytes: int = 0
     dropped_late: int = 0
+    expectations: Mapping[str, int] = field(default_factory=dict)
+    """Rows that failed a rule, by TABLE.RULE."""
     restarts: int = 0
     last_progress: str | None = None
     """When the last batch ended; Spark reports every ten seconds also where there is nothing to do."""
@@ -55,7 +59,9 @@ class SinkProgress:
             lag=lag_of(report),
             watermark=(report.get("eventTime") or {}).get("watermark") or self.watermark,
             state_rows=sum(int(one.get("numRowsTotal") or 0) for one in state),
+            state_bytes=sum(int(one.get("memoryUsedBytes") or 0) for one in state),
             dropped_late=self.dropped_late + sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in state),
+            expectations=_failures(self.expectations, report),
             last_progress=_ended(report),
             problem=None,
             since=None,
@@ -111,6 +117,17 @@ def _at_sources(report: Mapping[str, Any], name: str) -> Iterator[int]:
     for metric, observed in (report.get("observedMetrics") or {}).items():
         if metric.startswith(ROWS_IN) and (counts := _by_name(observed)).get(name) is not None:
             yield int(counts[name])
+
+
+def _failures(before: Mapping[str, int], report: Mapping[str, Any]) -> dict[str, int]:
+    """Rows that have failed rules, with those of one more report."""
+    found = dict(before)
+    for metric, observed in (report.get("observedMetrics") or {}).items():
+        if metric.startswith(EXPECTED):
+            for rule, count in _by_name(observed).items():
+                name = f"{metric.removeprefix(EXPECTED)}.{rule}"
+                found[name] = found.get(name, 0) + int(count or 0)
+    return found
 
 
 def _by_name(row: Mapping[str, Any]) -> Mapping[str, Any]:

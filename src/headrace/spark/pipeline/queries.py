@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Final
 
 from .document import DocumentPosition
-from .model import Declaration, Dedup, Sink, Source, Step, ToFiles, Trigger
+from .model import Declaration, Dedup, Sink, Source, Step, ToArchive, ToFiles, Trigger
 
 _LONGEST_NAME: Final = 120
 """A name is that of a directory as well."""
@@ -58,7 +58,10 @@ class SinkGraph:
 
 
 def graphs_of(declaration: Declaration, *, files_apart: bool = False) -> list[SinkGraph]:
-    """The queries of a pipeline, in the order of the file. With `files_apart` a Parquet sink is always its own."""
+    """The queries of a pipeline, in the order of the file. With `files_apart` a Parquet sink is always its own.
+
+    An archive is always one: what its batches have is told by its own checkpoint.
+    """
     groups: list[list[Sink]] = []
     for sink in declaration.sinks:
         joined = [group for group in groups if any(_together(declaration, sink, one, files_apart) for one in group)]
@@ -71,6 +74,8 @@ def graphs_of(declaration: Declaration, *, files_apart: bool = False) -> list[Si
 
 
 def _together(declaration: Declaration, one: Sink, other: Sink, files_apart: bool) -> bool:
+    if isinstance(one.output, ToArchive) or isinstance(other.output, ToArchive):
+        return False
     if files_apart and (isinstance(one.output, ToFiles) or isinstance(other.output, ToFiles)):
         return False
     return _pace(declaration, one) == _pace(declaration, other) and bool(_shared(declaration, one, other))
@@ -123,4 +128,6 @@ def _reason(declaration: Declaration, one: Sink, other: Sink) -> str:
         return f"modes {one.mode} and {other.mode}"
     if _pace(declaration, one) != _pace(declaration, other):
         return "their triggers differ"
+    if isinstance(one.output, ToArchive) or isinstance(other.output, ToArchive):
+        return "an archive always is one"
     return "behind Spark Connect a Parquet sink is one"

@@ -41,7 +41,7 @@ class Outage:
     """Whether queries may not even go on with what they have."""
 
 
-class Reach:
+class BrokerProbe:
     """Asks brokers whether they answer, in a thread of its own, for the length of a `with` block."""
 
     def __init__(
@@ -100,12 +100,12 @@ class Reach:
         self._thread.join()
 
 
-def reach_of(declaration: Declaration, bootstrap: str, stack: ExitStack) -> Reach:
+def reach_of(declaration: Declaration, bootstrap: str, stack: ExitStack) -> BrokerProbe:
     """For all clusters that a pipeline reads and writes; what it opens is closed with `stack`."""
     clusters = [stack.enter_context(Cluster({**client, **PATIENCE})) for client in clients_of(declaration, bootstrap)]
     is_one = len({_address(source, bootstrap) for source in declaration.sources}) == 1
     ends = _ends_in(clusters[0]) if is_one else lambda _partitions: {}
-    return stack.enter_context(Reach([cluster.brokers for cluster in clusters], ends))
+    return stack.enter_context(BrokerProbe([cluster.brokers for cluster in clusters], ends))
 
 
 def _ends_in(cluster: Cluster) -> Ends:
@@ -122,13 +122,13 @@ def _address(source: Source, bootstrap: str) -> str:
 
 def clients_of(declaration: Declaration, bootstrap: str) -> list[dict[str, str]]:
     """The settings of a client for each cluster, by their addresses."""
-    found: dict[str, dict[str, str]] = {}
+    clients: dict[str, dict[str, str]] = {}
     for source in declaration.sources:
-        _add(found, client_of({BOOTSTRAP: bootstrap, **source.options}))
+        _add(clients, client_of({BOOTSTRAP: bootstrap, **source.options}))
     for sink in declaration.sinks:
         if isinstance(sink.output, ToTopic):
-            _add(found, parse_sink_options({BOOTSTRAP: bootstrap, **sink.output.options}).client)
-    return list(found.values())
+            _add(clients, parse_sink_options({BOOTSTRAP: bootstrap, **sink.output.options}).client)
+    return list(clients.values())
 
 
 def _add(found: dict[str, dict[str, str]], client: Mapping[str, str]) -> None:

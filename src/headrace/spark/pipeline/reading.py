@@ -6,9 +6,12 @@ from typing import Final
 
 from headrace.config.names import shown
 
+from .connected import KEY, read_connected_source
 from .document import DocumentNode, Problems, Section
+from .expectations import read_expectations
 from .graph import PipelineTables, in_order
-from .model import Declaration, Source, Trigger
+from .lake_sinks import with_headers
+from .model import Declaration, Source, Step, Trigger
 from .sinks import read_sink
 from .steps import check_watermarks, read_step
 from .values import beside, read_restart, read_trigger, read_watermark
@@ -35,13 +38,13 @@ def read_declaration(tree: DocumentNode, file: Path, problems: Problems | None =
     problems = problems or Problems()
     top = Section(tree, "the pipeline", problems)
     top.allow(_TOP)
-    sources = [_source(name, section, file.parent) for name, section in _named(top, "sources", "source")]
+    sources = [_read_source(name, section, file.parent) for name, section in _named(top, "sources", "source")]
     steps = [read_step(name, section, file.parent) for name, section in _named(top, "steps", "step")]
-    tables = PipelineTables([*sources, *(step for step in steps if step is not None)], problems)
+    tables = PipelineTables([table for table in (*sources, *steps) if table is not None], problems)
     sinks = [read_sink(name, section, tables, file.parent) for name, section in _named(top, "sinks", "sink")]
-    if not problems.found and not sinks:
+    if not problems.entries and not sinks:
         problems.add(top.position, "the pipeline has no sinks; add at least one under `sinks:`")
-    ordered = in_order(tables, problems)
+    ordered = [with_headers(table, sinks) for table in in_order(tables, problems)]
     check_watermarks(tables, problems)
     declaration = Declaration(
         name=_pipeline_name(top),
@@ -75,20 +78,26 @@ def _named(top: Section, key: str, kind: str) -> list[tuple[str, Section]]:
     section = top.section(key)
     if section is None:
         return []
-    found = []
+    sections = []
     for name in section.names():
         node = section.node(name)
         assert node is not None
         if not _TABLE_NAME.fullmatch(name):
             message = f"the name '{shown(name)}' of a {kind} must be letters, digits and '_', not starting with a digit"
             top.problems.add(node.position, message)
-        found.append((name, Section(node, f"{kind} '{shown(name)}'", top.problems)))
-    return found
+        sections.append((name, Section(node, f"{kind} '{shown(name)}'", top.problems)))
+    return sections
+
+
+def _read_source(name: str, section: Section, directory: Path) -> Source | Step | None:
+    if section.has(KEY):
+        return read_connected_source(name, section, directory)
+    return _source(name, section, directory)
 
 
 def _source(name: str, section: Section, directory: Path) -> Source:
-    own = (*_TOPICS, "watermark", "metadata")
-    before = len(section.problems.found)
+    own = (*_TOPICS, "watermark", "metadata", "expect")
+    before = len(section.problems.entries)
     section.allow([*own, *source_options()], is_client_setting)
     options = section.options(but=own)
     given = [key for key in (*_TOPICS, *SUBSCRIPTIONS) if section.has(key)]
@@ -100,8 +109,8 @@ def _source(name: str, section: Section, directory: Path) -> Source:
             options[_TOPICS[key]] = ",".join(section.texts(key))
     options |= {key: beside(options[key], directory) for key in _FILES if key in options}
     metadata = _metadata(section)
-    if is_sound := len(section.problems.found) == before:
-        is_sound = section.judged_by(wrong_with_source, options)
+    if is_sound := len(section.problems.entries) == before:
+        is_sound = section.checked_by(wrong_with_source, options)
     return Source(
         name=name,
         position=section.position,
@@ -109,6 +118,7 @@ def _source(name: str, section: Section, directory: Path) -> Source:
         watermark=read_watermark(section),
         metadata=metadata,
         dead_letter_topic=dead_letter_topic(options) if is_sound else "",
+        expect=read_expectations(section),
     )
 
 

@@ -20,7 +20,7 @@ from .document import InvalidPipeline
 from .file_sink import names_in
 from .functions import modules_beside
 from .history import note_queries, require_same_queries
-from .lease import Lease, held_lease, is_lease_needed
+from .lease import Lease, Leases, held_lease, is_lease_needed
 from .model import Declaration, Restart, Trigger
 from .paths import PipelinePaths, only_runner, paths_of
 from .progress import SinkProgress
@@ -35,7 +35,7 @@ _ONCE: Final = Restart(attempts=3)
 """How often a run that is to end starts a query again, unless the file says otherwise."""
 
 
-class View(Protocol):
+class RunView(Protocol):
     """Who is told how a run goes."""
 
     def phase(self, words: str) -> None:
@@ -49,12 +49,24 @@ class View(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedLease:
+    """A lease that a run holds under a name, wherever its checkpoint is; `client` are the settings of the cluster that
+    keeps it. `dead` are runners that are known to have ended, by their ids."""
+
+    name: str
+    runner_id: str
+    client: Mapping[str, str]
+    dead: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """What the caller of a run may choose."""
 
     bootstrap: str
     spark: SparkTarget = field(default_factory=SparkTarget)
     checkpoint: str | None = None
+    lease: NamedLease | None = None
     once: bool = False
     grace: float = GRACE_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
@@ -68,7 +80,7 @@ class RunOptions:
         return Trigger(available_now=True) if self.once else None
 
 
-def run(declaration: Declaration, options: RunOptions, view: View) -> list[SinkProgress]:
+def run(declaration: Declaration, options: RunOptions, view: RunView) -> list[SinkProgress]:
     """Run until a stop is asked for or nothing is left to do; the last progress of each sink.
 
     InvalidPipeline tells what Spark does not take of it. PipelineFailed tells why it could not start, or which sinks
@@ -80,7 +92,9 @@ def run(declaration: Declaration, options: RunOptions, view: View) -> list[SinkP
         # Behind Spark Connect it is the server that must reach the brokers, which may be out of reach from here.
         _require_topics(declaration, options.bootstrap)
     with only_runner(paths) as lock, ExitStack() as stack:
-        lease = _lease(declaration, paths, options, view, stack)
+        held = [_named_lease(options, view, stack), _lease(declaration, paths, options, view, stack)]
+        leases = [one for one in held if one is not None]
+        lease = Leases(leases) if leases else None
         view.phase(f"starting Spark ({options.spark})")
         options.take_signals()
         with open_session(options.spark, declaration.name, declaration.spark, paths.log, lock) as spark:
@@ -88,20 +102,42 @@ def run(declaration: Declaration, options: RunOptions, view: View) -> list[SinkP
             return [] if options.stop.is_set() else run_with(spark, declaration, paths, options, view, lease)
 
 
+def _named_lease(options: RunOptions, view: RunView, stack: ExitStack) -> Lease | None:
+    asked = options.lease
+    if asked is None:
+        return None
+    cluster = stack.enter_context(Cluster({**asked.client, **PATIENCE}))
+    return stack.enter_context(
+        held_lease(
+            cluster,
+            asked.name,
+            lambda holder: view.phase(f"waiting whether {holder} still runs"),
+            asked.runner_id,
+            asked.dead,
+        )
+    )
+
+
 def _lease(
-    declaration: Declaration, paths: PipelinePaths, options: RunOptions, view: View, stack: ExitStack
+    declaration: Declaration, paths: PipelinePaths, options: RunOptions, view: RunView, stack: ExitStack
 ) -> Lease | None:
     """The lease of a checkpoint that other hosts can reach, held until `stack` ends, if a broker can keep it.
 
     Behind Spark Connect brokers may be out of reach from here; then sinks that are exactly once guard themselves.
     """
-    clients = clients_of(declaration, options.bootstrap)
+    clients, named = clients_of(declaration, options.bootstrap), options.lease
     if not clients or not is_lease_needed(paths, options.spark):
         return None
     cluster = stack.enter_context(Cluster({**clients[0], **PATIENCE}))
     try:
         return stack.enter_context(
-            held_lease(cluster, paths.checkpoints, lambda holder: view.phase(f"waiting whether {holder} still runs"))
+            held_lease(
+                cluster,
+                paths.checkpoints,
+                lambda holder: view.phase(f"waiting whether {holder} still runs"),
+                named.runner_id if named is not None else None,
+                named.dead if named is not None else (),
+            )
         )
     except ClientError as error:
         if not options.spark.is_connect:
@@ -115,8 +151,8 @@ def run_with(
     declaration: Declaration,
     paths: PipelinePaths,
     options: RunOptions,
-    view: View,
-    lease: Lease | None = None,
+    view: RunView,
+    lease: Leases | None = None,
 ) -> list[SinkProgress]:
     """The same in a session that is there already."""
     is_connect = options.spark.is_connect
@@ -232,6 +268,13 @@ def _require_topics(declaration: Declaration, bootstrap: str) -> None:
     """
     for source in declaration.sources:
         _require({BOOTSTRAP: bootstrap, **source.options}, source.dead_letter_topic)
+    aside = dict.fromkeys(rule.topic for table in declaration.tables for rule in table.expect if rule.topic)
+    if aside:
+        client = next(iter(clients_of(declaration, bootstrap)), {"bootstrap.servers": bootstrap})
+        require_listener(client["bootstrap.servers"])
+        with Cluster(client) as cluster:
+            for topic in aside:
+                require_topic_to_write(cluster, topic)
 
 
 def _require(options: Mapping[str, str], dead_letters: str) -> None:

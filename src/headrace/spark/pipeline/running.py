@@ -24,8 +24,11 @@ from .reach import Outage
 
 POLL_SECONDS: Final = 0.5
 _STARTING: Final = "Initializing "
-_TOO_SLOW: Final = "Python worker failed to connect back"
-"""Spark gives a Python process ten seconds to start, which a busy machine may not have."""
+_TOO_SLOW: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
+"""Spark gives a Python process ten seconds to start, and one that wants its rows fifteen to fetch them, which a busy
+machine may not have."""
+_CRASHED: Final = "Python worker exited unexpectedly"
+"""Somebody killed a Python process, such as the system when memory was short."""
 Report = Callable[[Sequence[SinkProgress]], None]
 
 
@@ -182,7 +185,7 @@ class Running:
         """Reports not seen before. Mostly the last is all there is, and asking for all of them is dear."""
         if not self._is_new(last):
             return []
-        missed = self._batch is not None and last["batchId"] > self._batch + 1
+        missed = self._batch is None or last["batchId"] > self._batch + 1
         recent = [json.loads(one.json) for one in self.query.recentProgress] if missed else [last]
         reports = [one for one in recent if self._is_new(one)]
         self.seen = {(one["timestamp"], one["batchId"]) for one in reports[-1:]}
@@ -339,9 +342,9 @@ def _stop(one: Running) -> None:
 
 
 def passes_by_itself(failure: BaseException) -> bool:
-    """Whether nothing is wrong with the query: the cluster was away, or the machine too busy."""
+    """Whether nothing is wrong with the query: the cluster was away, the machine too busy, or a worker was killed."""
     told = [failure, failure.__cause__] if failure.__cause__ is not None else [failure]
-    return any(is_unreachable(one) or _TOO_SLOW in str(one) for one in told)
+    return any(is_unreachable(one) or any(words in str(one) for words in (*_TOO_SLOW, _CRASHED)) for one in told)
 
 
 def delay_before(restart: Restart, failure: BaseException, failed: int) -> float | None:

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from .connected import KEY, read_connected_sink
 from .document import Section
 from .graph import PipelineTables
-from .model import Output, Sink, ToConsole, ToFiles, ToFunction, ToTopic
+from .lake_sinks import ARCHIVE_KEYS, require_records, to_archive
+from .model import Output, Sink, ToArchive, ToConsole, ToFiles, ToFunction, ToTopic
 from .values import beside, read_function, read_trigger
 from .vocabulary import ENCODED, TOMBSTONE, file_options, is_client_setting, sink_options, wrong_with_sink
 
@@ -15,7 +17,7 @@ MODES: Final = ("append", "update", "complete")
 COLUMNS: Final = ("key", "value", "headers", "partition", "timestamp")
 _RECORD: Final = (*COLUMNS, TOMBSTONE)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_KINDS: Final = ("topic", "parquet", "python", "console")
+_KINDS: Final = ("topic", "parquet", "archive", "python", "console", KEY)
 _COMMON: Final = ("from", "mode", "trigger", *_KINDS)
 
 
@@ -26,7 +28,8 @@ def read_sink(name: str, section: Section, tables: PipelineTables, directory: Pa
         found = f"has {' and '.join(kinds)}; keep one" if kinds else f"needs one of {', '.join(_KINDS)}"
         section.problems.add(section.position, f"{section.what} {found}")
         section.allow(
-            [*_COMMON, *_RECORD, "format", "partitionBy", *sink_options(), *file_options()], is_client_setting
+            [*_COMMON, *_RECORD, "format", "partitionBy", *sink_options(), *file_options(), *ARCHIVE_KEYS],
+            is_client_setting,
         )
         return None
     output = _READERS[kinds[0]](section, directory)
@@ -34,6 +37,8 @@ def read_sink(name: str, section: Section, tables: PipelineTables, directory: Pa
     mode = section.choice("mode", MODES, "append")
     if isinstance(output, ToFiles) and mode != "append":
         section.wrong("mode", f"files can only be added to: 'mode' must be append, not {mode}")
+    if isinstance(output, ToArchive):
+        require_records(section, mode, table, tables)
     if output is None or table is None:
         return None
     return Sink(
@@ -55,7 +60,7 @@ def _table(name: str, section: Section, tables: PipelineTables) -> str | None:
 
 
 def _to_topic(section: Section, directory: Path) -> Output:
-    before = len(section.problems.found)
+    before = len(section.problems.entries)
     section.allow([*_COMMON, *_RECORD, "format", *sink_options()], is_client_setting)
     columns = {column: expression for column in COLUMNS if (expression := section.text(column))}
     chosen = section.choice("format", ("json", *ENCODED), "")
@@ -74,8 +79,8 @@ def _to_topic(section: Section, directory: Path) -> Output:
     options = {**section.options(but=(*_COMMON, *_RECORD, "format")), "topic": section.required("topic", "revenue")}
     options |= {"schema": beside(options["schema"], directory)} if "schema" in options else {}
     options |= {"format": chosen} if chosen in ENCODED else {}
-    if len(section.problems.found) == before:
-        section.judged_by(wrong_with_sink, options)
+    if len(section.problems.entries) == before:
+        section.checked_by(wrong_with_sink, options)
     return ToTopic(columns=columns, options=options)
 
 
@@ -86,6 +91,11 @@ def _to_files(section: Section, _directory: Path) -> Output:
         partition_by=tuple(section.texts("partitionBy")),
         options=section.options(but=(*_COMMON, "partitionBy")),
     )
+
+
+def _to_archive(section: Section, directory: Path) -> Output | None:
+    section.allow([*_COMMON, *ARCHIVE_KEYS])
+    return to_archive(section, directory)
 
 
 def _to_function(section: Section, directory: Path) -> Output | None:
@@ -106,6 +116,8 @@ def _to_console(section: Section, _directory: Path) -> Output:
 _READERS: Final[dict[str, Callable[[Section, Path], Output | None]]] = {
     "topic": _to_topic,
     "parquet": _to_files,
+    "archive": _to_archive,
     "python": _to_function,
     "console": _to_console,
+    KEY: lambda section, directory: read_connected_sink(section, directory, _COMMON),
 }

@@ -113,13 +113,13 @@ def _common_tables(tokens: list[_Token]) -> dict[str, int]:
     it is recursive: in `WITH orders AS (SELECT * FROM orders)` the second is a table.
     """
     is_recursive = any(token.upper == "RECURSIVE" for token in tokens)
-    found: dict[str, int] = {}
+    tables: dict[str, int] = {}
     for position in range(1, len(tokens) - 1):
         if tokens[position].upper == "AS" and tokens[position + 1].text == "(":
             name = tokens[_before_columns(tokens, position - 1)].name
             if name is not None:
-                found.setdefault(name.lower(), position if is_recursive else _closing(tokens, position + 1))
-    return found
+                tables.setdefault(name.lower(), position if is_recursive else _closing(tokens, position + 1))
+    return tables
 
 
 def _closing(tokens: list[_Token], opening: int) -> int:

@@ -7,7 +7,9 @@ from typing import Final
 
 from headrace.config.names import nearest, shown
 
-from .document import DocumentNode, Problems, Section
+from .connected import plain_value
+from .document import Problems, Section
+from .expectations import read_expectations
 from .functions import parameters
 from .graph import PipelineTables
 from .model import Call, Dedup, Source, Sql, Step, Watermark
@@ -18,7 +20,7 @@ _KINDS: Final = ("sql", "python", "dedup")
 
 
 def read_step(name: str, section: Section, directory: Path) -> Step | None:
-    section.allow([*_KINDS, "watermark", "with"])
+    section.allow([*_KINDS, "watermark", "with", "expect"])
     kinds = [kind for kind in _KINDS if section.has(kind)]
     if len(kinds) != 1:
         found = f"has {' and '.join(kinds)}; keep one" if kinds else "needs one of 'sql', 'python' and 'dedup'"
@@ -30,7 +32,12 @@ def read_step(name: str, section: Section, directory: Path) -> Step | None:
     if work is None:
         return None
     return Step(
-        name=name, position=section.position, work=work, inputs=_inputs(work), watermark=read_watermark(section)
+        name=name,
+        position=section.position,
+        work=work,
+        inputs=_inputs(work),
+        watermark=read_watermark(section),
+        expect=read_expectations(section),
     )
 
 
@@ -91,7 +98,7 @@ def _call(section: Section, directory: Path) -> Call | None:
     if function is None:
         return None
     given = section.section("with")
-    arguments = {} if given is None else {name: _plain(given.node(name)) for name in given.names()}
+    arguments = {} if given is None else {name: plain_value(given.node(name)) for name in given.names()}
     taken = parameters(function)
     _check_arguments(section, taken, arguments)
     inputs = tuple(
@@ -112,17 +119,6 @@ def _check_arguments(section: Section, taken: list[inspect.Parameter], arguments
             section.wrong("with", f"the function has no parameter '{shown(name)}'{nearest(name, names)}")
     if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in taken):
         section.wrong("python", "its parameters must each have a name, that of the table it gets")
-
-
-def _plain(node: DocumentNode | None) -> object:
-    """A value without the positions of its parts."""
-    if node is None:
-        return None
-    if isinstance(node.value, list):
-        return [_plain(item) for item in node.value]
-    if isinstance(node.value, dict):
-        return {name: _plain(item) for name, item in node.value.items()}
-    return node.value
 
 
 _READERS: Final[dict[str, Callable[[Section, Path], Sql | Call | Dedup | None]]] = {

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.config.setting import ConfigError
+from headrace.formats import OPTION_NAMES, OptionError, check_options
+from headrace.formats.options import read_options
 
-from ..formats import OPTION_NAMES, OptionError, check_options
-from ..formats.options import read_options
 from ..sink.options import OPTIONS as SINK_OPTIONS
 from ..sink.options import parse_sink_options
 from ..source.options import OPTIONS, SourceOptions, parse

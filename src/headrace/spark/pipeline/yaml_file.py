@@ -1,7 +1,9 @@
 """A YAML file as a tree of nodes that know their lines, with `${NAME}` and `${NAME:-default}` from the environment."""
 
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -37,6 +39,13 @@ def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: Pr
     return tree
 
 
+def lacking_variables(file: Path) -> list[str]:
+    """Variables without a default that a file names and this process does not have."""
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = [match for line in lines if not line.lstrip().startswith("#") for match in _VARIABLE.finditer(line)]
+    return sorted({match[1] for match in found if match[2] is None and match[1] not in os.environ})
+
+
 def _syntax(error: yaml.YAMLError, file: str) -> str:
     mark = getattr(error, "problem_mark", None)
     line = mark.line + 1 if mark is not None else 1
@@ -57,7 +66,7 @@ class _Tree:
         if isinstance(raw, yaml.MappingNode):
             return DocumentNode(self._mapping(raw), position)
         if isinstance(raw, yaml.SequenceNode):
-            return DocumentNode([self.node(item, self._place(item)) for item in raw.value], position)
+            return DocumentNode([self.node(item, self._position(item)) for item in raw.value], position)
         return DocumentNode(self._scalar(raw, position), position)
 
     def _mapping(self, raw: yaml.MappingNode) -> dict[str, DocumentNode]:
@@ -65,7 +74,7 @@ class _Tree:
         self._merge(raw)
         nodes: dict[str, DocumentNode] = {}
         for key, value in raw.value:
-            position = self._place(key)
+            position = self._position(key)
             if not isinstance(key, yaml.ScalarNode):
                 self._problems.add(position, "a name must be a plain word")
                 continue
@@ -101,8 +110,8 @@ class _Tree:
             return value if not isinstance(value, float) else raw.value
         return raw.value
 
-    def _variable(self, found: re.Match[str], position: DocumentPosition) -> str:
-        name, default = found[1], found[2]
+    def _variable(self, match: re.Match[str], position: DocumentPosition) -> str:
+        name, default = match[1], match[2]
         if name in self._environment:
             return self._environment[name]
         if default is None:
@@ -112,5 +121,5 @@ class _Tree:
             )
         return default or ""
 
-    def _place(self, raw: yaml.Node) -> DocumentPosition:
+    def _position(self, raw: yaml.Node) -> DocumentPosition:
         return DocumentPosition(self._file, raw.start_mark.line + 1)

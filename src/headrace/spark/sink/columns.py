@@ -9,7 +9,7 @@ from headrace.config.names import shown
 from headrace.config.setting import ConfigError
 
 
-class Column(NamedTuple):
+class TopicColumn(NamedTuple):
     """A column that means something to a topic."""
 
     fits: Callable[[Any], bool]
@@ -34,12 +34,14 @@ def _is_headers(kind: Any) -> bool:
 
 
 COLUMNS: Final = {
-    "key": Column(_is_bytes, "string or binary", "cast it, for example CAST(key AS STRING)"),
-    "value": Column(_is_bytes, "string or binary", "cast it, or write all columns with to_json(struct(*)) AS value"),
-    "headers": Column(_is_headers, "array<struct<key:string,value:binary>>", "build it with array(struct(...))"),
-    "topic": Column(_is_text, "string", "cast it"),
-    "partition": Column(lambda kind: isinstance(kind, IntegerType), "int", "cast it"),
-    "timestamp": Column(
+    "key": TopicColumn(_is_bytes, "string or binary", "cast it, for example CAST(key AS STRING)"),
+    "value": TopicColumn(
+        _is_bytes, "string or binary", "cast it, or write all columns with to_json(struct(*)) AS value"
+    ),
+    "headers": TopicColumn(_is_headers, "array<struct<key:string,value:binary>>", "build it with array(struct(...))"),
+    "topic": TopicColumn(_is_text, "string", "cast it"),
+    "partition": TopicColumn(lambda kind: isinstance(kind, IntegerType), "int", "cast it"),
+    "timestamp": TopicColumn(
         lambda kind: isinstance(kind, TimestampType), "timestamp", "cast it, or drop it to write the time of writing"
     ),
 }

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from headrace.client.columnar.settings import ClientSettings
 from headrace.config.names import shown
 from headrace.config.setting import MAX_LONG, ConfigError
+from headrace.formats.writing import ENCODING_OPTIONS, EncodingOptions, read_encoding
 
 from ..client_options import BOOTSTRAP_NAMES, PREFIX, bootstrap_servers, check_settings
-from ..formats.writing import ENCODING_OPTIONS, EncodingOptions, read_encoding
 from ..source.options import nearest_option
 from ..units import whole_number
 

@@ -73,7 +73,7 @@ class _Open:
         self._writer = Writer(cluster, transactional_id=transactional_id(origin.query, origin.run, self._suffix))
         self._writer.begin()
         self._producer = self._writer.producer
-        self._places: list[Range] | None = []
+        self._written: list[Range] | None = []
         self.kept: list[pa.RecordBatch] = []
         """Rows that may not be in the log."""
         self._kept_bytes = 0
@@ -88,14 +88,14 @@ class _Open:
     def flush(self) -> None:
         """All rows are in the log when this returns."""
         self._writer.flush()
-        self._places = self._writer.places
+        self._written = self._writer.written_ranges
         self.kept, self._kept_bytes = [], 0
 
     def part(self) -> Part:
         """What is surely in the log."""
         origin = self._origin
         prepared = Prepared(origin.run, origin.partition, self._suffix, *self._producer)
-        return Part(prepared, None if self._places is None else tuple(self._places))
+        return Part(prepared, None if self._written is None else tuple(self._written))
 
     def hand_over(self) -> Part:
         """Leave it open, with all rows in it."""

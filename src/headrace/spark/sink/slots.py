@@ -23,7 +23,7 @@ AreFree = Callable[[Collection[str]], list[str]]
 """Which of these names have no open transaction."""
 
 
-class Slots:
+class TaskSlots:
     """The slots of a run on this host."""
 
     def __init__(self, directory: Path) -> None:
@@ -79,9 +79,9 @@ class Slots:
         return fd
 
 
-def slots_of(query: str, run: str) -> Slots:
+def slots_of(query: str, run: str) -> TaskSlots:
     """The slots of a run, in a directory that Spark removes with the application."""
-    return Slots(_root() / "headrace-sink" / f"{query}-{run}-{_host()}")
+    return TaskSlots(_root() / "headrace-sink" / f"{query}-{run}-{_host()}")
 
 
 def _root() -> Path:

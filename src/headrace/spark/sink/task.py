@@ -18,8 +18,8 @@ from headrace.client.columnar.cluster import Cluster, shared_cluster
 from headrace.client.columnar.model import UnknownTopic
 from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClientError
+from headrace.formats.writing import ValueEncoder
 
-from ..formats.writing import ValueEncoder
 from .commit import CommitDecision, Duty, Part, Report, duty
 from .journal import TopicJournal
 from .options import SinkOptions
@@ -32,7 +32,7 @@ _RUN: Final = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class SinkTarget:
     """Where and how to write, as the driver found it to be."""
 
     options: SinkOptions
@@ -124,7 +124,7 @@ def _context() -> TaskContext:
     return context
 
 
-def write_without_transaction(target: Target, batches: Iterable[pa.RecordBatch]) -> None:
+def write_without_transaction(target: SinkTarget, batches: Iterable[pa.RecordBatch]) -> None:
     """Write all rows; they are acknowledged when this returns."""
     cluster = target.cluster()
     writer = _idle_writers.pop(cluster, None) or Writer(cluster)
@@ -141,13 +141,13 @@ _idle_writers: dict[Cluster, Writer] = {}
 """Kept for the next task: a producer id for each would be remembered by brokers for a day. One that failed is not."""
 
 
-def write_in_transactions(target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
+def write_in_transactions(target: SinkTarget, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
     """Write all rows in transactions of this attempt, and leave them open for the driver to end."""
     writer = PartsWriter(target.cluster(), task.origin, target.common_topic)
     return task.report(writer.write_all(_rows(target, batches)))
 
 
-def write_unless_decided(target: Target, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
+def write_unless_decided(target: SinkTarget, task: Task, batches: Iterable[pa.RecordBatch]) -> Report:
     """The same, but for a batch that was decided, by an earlier run of the query or without this attempt."""
     if duty(_last_decision(target, task), task.batch) is Duty.WRITE:
         return write_in_transactions(target, task, batches)
@@ -156,7 +156,7 @@ def write_unless_decided(target: Target, task: Task, batches: Iterable[pa.Record
     return task.report(found_decided=True)
 
 
-def _last_decision(target: Target, task: Task) -> CommitDecision | None:
+def _last_decision(target: SinkTarget, task: Task) -> CommitDecision | None:
     where = (target.cluster(), target.options.decisions_topic, task.query)
     if where not in _journals:
         _journals[where] = TopicJournal(*where)
@@ -167,7 +167,7 @@ _journals: dict[tuple[Cluster, str, str], TopicJournal] = {}
 """Read so far by earlier tasks: a batch that is written to two clusters may be decided in one of them only."""
 
 
-def _rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _rows(target: SinkTarget, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What is to be written of the batches that have rows, their topics being there."""
     known: set[str] = set() if target.options.topic is None else {target.options.topic}
     cluster = target.cluster()

@@ -18,16 +18,17 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from headrace.client.columnar.cluster import Cluster, shared_cluster
 from headrace.client.columnar.prepared import lack_of_transactions
 from headrace.config.setting import ConfigError
+from headrace.formats.writing import ValueEncoder, encoder_for
 
 from ..errors import with_query_errors
-from ..formats.writing import ValueEncoder, encoder_for
+from ..types import from_spark
 from .columns import written_columns
 from .commit import PREFIX, Report
 from .driver import SinkDriver
 from .journal import JobJournal, TopicJournal, require_journal
 from .options import Delivery, SinkOptions, parse_sink_options
 from .task import (
-    Target,
+    SinkTarget,
     require_topic_to_write,
     task_of_job,
     task_of_series,
@@ -83,7 +84,7 @@ class SinkWriter(DataSourceArrowWriter):
     are to its query.
     """
 
-    def __init__(self, target: Target, job: str) -> None:
+    def __init__(self, target: SinkTarget, job: str) -> None:
         self._target = target
         self._job = job
 
@@ -145,7 +146,7 @@ def _series_of(app_id: str) -> str:
 class SinkStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a stream."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SinkTarget) -> None:
         self._target = target
 
     @with_query_errors
@@ -182,12 +183,12 @@ def _reports(messages: Messages) -> list[Report]:
     return [one.report for one in messages if isinstance(one, SinkMessage) and one.report is not None]
 
 
-def _remember(target: Target, report: Report) -> None:
+def _remember(target: SinkTarget, report: Report) -> None:
     if target.options.checkpoint is not None:
         _latest[target.options.checkpoint] = report._replace(parts=())
 
 
-def _remembered(target: Target) -> list[Report]:
+def _remembered(target: SinkTarget) -> list[Report]:
     latest = _latest.get(target.options.checkpoint or "")
     return [] if latest is None else [latest]
 
@@ -196,14 +197,16 @@ _latest: dict[str, Report] = {}
 """The query and run of the last batch that this process committed, by checkpoint."""
 
 
-def _target(options: Mapping[str, str], schema: Any) -> Target:
+def _target(options: Mapping[str, str], schema: Any) -> SinkTarget:
     parsed = parse_sink_options(options)
     columns = written_columns(schema, parsed.topic, is_encoded=parsed.encoding is not None)
     cluster = shared_cluster(parsed.client)
     if parsed.topic is not None:
         require_topic_to_write(cluster, parsed.topic)
     weakness = _weakness(cluster, parsed)
-    return Target(options=parsed, columns=tuple(columns), weakness=weakness, encoder=_encoder(cluster, parsed, schema))
+    return SinkTarget(
+        options=parsed, columns=tuple(columns), weakness=weakness, encoder=_encoder(cluster, parsed, schema)
+    )
 
 
 def _encoder(cluster: Cluster, options: SinkOptions, schema: Any) -> ValueEncoder | None:
@@ -211,31 +214,31 @@ def _encoder(cluster: Cluster, options: SinkOptions, schema: Any) -> ValueEncode
         return None
     if options.encoding.dead_letter_topic:
         require_topic_to_write(cluster, options.encoding.dead_letter_topic)
-    return encoder_for(options.encoding, schema["value"].dataType)
+    return encoder_for(options.encoding, from_spark(schema["value"].dataType))
 
 
 def _weakness(cluster: Cluster, options: SinkOptions) -> str | None:
     """Why the sink writes at least once only; None where it writes exactly once."""
     if options.delivery is Delivery.AT_LEAST_ONCE:
         return "option delivery says so"
-    found = options.weakness
-    if found is None:
+    weakness = options.weakness
+    if weakness is None:
         if cluster not in _lacks:
             _lacks[cluster] = lack_of_transactions(cluster, f"{PREFIX}-probe")
-        found = _lacks[cluster]
-    if found is not None and options.delivery is Delivery.EXACTLY_ONCE:
+        weakness = _lacks[cluster]
+    if weakness is not None and options.delivery is Delivery.EXACTLY_ONCE:
         raise ConfigError(
-            f"option delivery=exactly-once cannot be kept: {found}. With auto or at-least-once the sink writes, and a "
-            "row may be there twice after a failure"
+            f"option delivery=exactly-once cannot be kept: {weakness}. With auto or at-least-once the sink writes, and "
+            "a row may be there twice after a failure"
         )
-    return found
+    return weakness
 
 
 _lacks: dict[Cluster, str | None] = {}
 """What clusters lack, asked once in a process."""
 
 
-def _warn_of_weakness(target: Target) -> None:
+def _warn_of_weakness(target: SinkTarget) -> None:
     """One line in the log of a process."""
     if target.weakness is not None and target.options.delivery is Delivery.AUTO and target.weakness not in _warned:
         _warned.add(target.weakness)
@@ -245,7 +248,7 @@ def _warn_of_weakness(target: Target) -> None:
 _warned: set[str] = set()
 
 
-def _driver_of(target: Target, query: str) -> SinkDriver:
+def _driver_of(target: SinkTarget, query: str) -> SinkDriver:
     """The driver of a query in this process, which has the journal from one batch to the next."""
     key = (target.cluster(), target.options.decisions_topic, query)
     driver = _drivers.get(key)

@@ -69,7 +69,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._narrowing = Narrowing()
+        self._narrowing = Narrowing(record_column=rows.record_column)
 
     @with_query_errors
     def partitions(self) -> list[InputPartition]:

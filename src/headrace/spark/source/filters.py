@@ -33,6 +33,8 @@ _NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 class Narrowing:
     """What filters leave to read."""
 
+    record_column: Callable[[str], str | None] = str
+    """The column of the record that a column of the rows shows as it is."""
     keeps: list[Callable[[TopicPartition], bool]] = field(default_factory=list)
     start: int = 0
     end: int = MAX_LONG
@@ -41,7 +43,8 @@ class Narrowing:
 
     def take(self, filter_: Any) -> bool:
         """Narrow by one of Spark's filters; True if no record it rejects will be read."""
-        kind, column, value = _parts(filter_)
+        kind, name, value = _parts(filter_)
+        column = None if name is None else self.record_column(name)
         if kind == "IsNotNull":
             return column in _NEVER_NULL
         match column:

@@ -95,7 +95,7 @@ def ends_left(logs: Logs, partitions: Iterable[TopicPartition], which: int, *, r
                 raise
             left = remaining
         except UnknownPartition as error:
-            left.remove(error.where)
+            left.remove(error.partition)
     return {}
 
 

@@ -81,14 +81,14 @@ def parse_times(option: str, text: str) -> Offsets:
 
 def parse_partitions(option: str, text: str) -> frozenset[TopicPartition]:
     """The partitions a user listed as JSON."""
-    found = set()
+    parsed = set()
     for topic, partitions in _topics(option, text, _PARTITIONS_LIKE):
         if not isinstance(partitions, list) or not all(_is_number(p) and 0 <= p <= MAX_INT for p in partitions):
             raise _not_like(option, text, _PARTITIONS_LIKE)
-        found |= {TopicPartition(topic, partition) for partition in partitions}
-    if not found:
+        parsed |= {TopicPartition(topic, partition) for partition in partitions}
+    if not parsed:
         raise _not_like(option, text, _PARTITIONS_LIKE)
-    return frozenset(found)
+    return frozenset(parsed)
 
 
 def _per_partition(option: str, text: str, example: str, allowed: Callable[[int], bool]) -> Offsets:

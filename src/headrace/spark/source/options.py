@@ -20,6 +20,7 @@ from .offsets import Offsets, named, parse_offsets, parse_partitions, parse_time
 from .planning import Splitting
 
 T = TypeVar("T")
+_OF_ARCHIVE: Final = "archive."
 
 OPTIONS: Final[dict[str, str]] = {
     "subscribe": "topics to read, separated by commas",
@@ -42,6 +43,7 @@ OPTIONS: Final[dict[str, str]] = {
     "includeHeaders": "whether there is a column of headers",
     "group": "the consumer group whose offsets follow a stream, so that its lag shows",
     "pushFilters": "whether filters on topic, partition, offset and timestamp narrow what a batch reads",
+    "archive": "a directory that topics were archived to: offsets that a table has are read from it; batch only",
     "groupIdPrefix": "accepted and not used: the source joins no consumer group",
     "fetchOffset.numRetries": "how often to look again when offsets seem to be lost",
     "fetchOffset.retryIntervalMs": "how long to wait before looking again",
@@ -136,6 +138,10 @@ class SourceOptions:
     push_filters: bool = False
     retries: int = 3
     retry_seconds: float = 1.0
+    archive: str = ""
+    """Where the topics were archived; empty where all is read from the brokers."""
+    archive_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the archive's object store and catalog, as `storage.NAME` and `catalog.NAME`."""
 
     def for_batch(self) -> "SourceOptions":
         """These options, if a batch query can have them."""
@@ -150,6 +156,11 @@ class SourceOptions:
             raise ConfigError(
                 "a stream has no end: leave out endingOffsets, endingTimestamp and endingOffsetsByTimestamp, "
                 "or read a batch"
+            )
+        if self.archive:
+            raise ConfigError(
+                "archive is for batches: a stream begins where the brokers do. Read a batch, or replay the table into "
+                "a topic with `headrace pipeline replay`"
             )
         return self
 
@@ -180,6 +191,10 @@ def parse(given: Mapping[str, str], others: Iterable[str] = ()) -> SourceOptions
         push_filters=_one(options, "pushFilters", boolean, False),
         retries=_one(options, "fetchOffset.numRetries", whole_number(0, MAX_INT), 3),
         retry_seconds=_one(options, "fetchOffset.retryIntervalMs", whole_number(0, MAX_LONG), 1000) / 1000,
+        archive=options.get("archive", "").strip(),
+        archive_settings={
+            name.removeprefix(_OF_ARCHIVE): value for name, value in options.items() if name.startswith(_OF_ARCHIVE)
+        },
     )
 
 
@@ -194,7 +209,7 @@ def _refuse_unknown(options: Mapping[str, str], others: Iterable[str]) -> None:
     for name in options:
         if name == "path":
             raise ConfigError("load() takes no path here: name the topics with option subscribe")
-        if name not in names and not name.startswith("kafka."):
+        if name not in names and not name.startswith(("kafka.", f"{_OF_ARCHIVE}storage.", f"{_OF_ARCHIVE}catalog.")):
             raise ConfigError(f"unknown option {shown(name)}{nearest_option(name, known)}")
 
 

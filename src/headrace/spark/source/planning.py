@@ -98,13 +98,13 @@ def step(start: Offsets, end: Offsets, earliest: Offsets) -> RangesStep:
     lacks has been deleted meanwhile.
     """
     losses = lost(start, end)
-    for where in sorted(end.keys() - start.keys()):
-        if where not in earliest:
-            losses.append(f"{named([where])} was deleted as soon as it was found")
-        elif earliest[where] > 0:
-            losses.append(f"the new partition {named([where])} starts at offset {earliest[where]} instead of 0")
+    for partition in sorted(end.keys() - start.keys()):
+        if partition not in earliest:
+            losses.append(f"{named([partition])} was deleted as soon as it was found")
+        elif earliest[partition] > 0:
+            losses.append(f"the new partition {named([partition])} starts at offset {earliest[partition]} instead of 0")
     begin = start | earliest
-    ranges = [Range(*where, begin.get(where, stop), stop) for where, stop in sorted(end.items())]
+    ranges = [Range(*partition, begin.get(partition, stop), stop) for partition, stop in sorted(end.items())]
     return RangesStep([wanted for wanted in ranges if wanted.start < wanted.end], losses)
 
 
@@ -133,13 +133,13 @@ def gathered(ranges: Iterable[Range], most: int) -> list[list[Range]]:
     """
     tasks: list[list[Range]] = []
     room = 0
-    for wanted in ranges:
-        room -= _size(wanted)
+    for each in ranges:
+        room -= _size(each)
         if tasks and room >= 0:
-            tasks[-1].append(wanted)
+            tasks[-1].append(each)
         else:
-            tasks.append([wanted])
-            room = most - _size(wanted)
+            tasks.append([each])
+            room = most - _size(each)
     return tasks
 
 

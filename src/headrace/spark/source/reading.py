@@ -19,9 +19,9 @@ from headrace.client.columnar.model import (
     UnknownPartition,
     UnknownTopic,
 )
+from headrace.formats.flat import FlatDecoder, RecordDecoder
 
 from ..errors import iterate_with_query_errors
-from ..formats import ValueDecoder
 from . import data_loss
 from .options import SourceOptions
 
@@ -38,7 +38,7 @@ class RangeTask(InputPartition):
         self.topic_ids = {topic: one for topic, one in (topic_ids or {}).items() if topic in topics}
 
     @property
-    def wanted(self) -> list[Range]:
+    def ranges(self) -> list[Range]:
         """What the task reads."""
         return [Range(*one) for one in self.value]
 
@@ -49,13 +49,17 @@ class Rows:
 
     options: SourceOptions
     columns: list[str]
-    decoder: ValueDecoder | None = None
+    decoder: RecordDecoder | None = None
+
+    def record_column(self, name: str) -> str | None:
+        """The column of the record that a column of the rows shows as it is."""
+        return self.decoder.record_column(name) if isinstance(self.decoder, FlatDecoder) else name
 
     def read(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, or none for the task that Spark makes up where there is nothing to read."""
         if not isinstance(task, RangeTask):
             return iter(())
-        batches = read(partial(self._fetch, topic_ids=task.topic_ids), task.wanted, self._on_loss)
+        batches = read(partial(self._fetch, topic_ids=task.topic_ids), task.ranges, self._on_loss)
         if self.decoder is not None:
             batches = map(self.decoder.decode, batches)
         return iterate_with_query_errors(batch.select(self.columns) for batch in batches)
@@ -102,9 +106,9 @@ def read(fetch: Fetch, ranges: Sequence[Range], on_loss: OnLoss) -> Iterator[pa.
             }
         except UnknownPartition as error:
             on_loss(error.message)
-            left.pop(error.where)
+            left.pop(error.partition)
         except OffsetsGone as error:
-            topic_partition, wanted = error.where, left[error.where]
+            topic_partition, wanted = error.partition, left[error.partition]
             if topic_partition in untouched and error.earliest <= wanted.start and wanted.end <= error.latest:
                 untouched.discard(topic_partition)
                 continue

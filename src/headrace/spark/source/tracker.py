@@ -38,7 +38,7 @@ NO_IDS: Final[Mapping[str, bytes]] = {}
 Clock = Callable[[], float]
 
 
-class Pace:
+class OffsetPollPace:
     """How often to look: at once while records arrive, then ever less often, but twenty times a second at least.
 
     Whoever looks too soon is held up for a moment rather than told what was seen before: an answer is always fresh, and
@@ -82,9 +82,9 @@ class Tracker:
         self._sizes = sizes
         self._clock = clock
         self._sleep = sleep
-        self._pace = Pace(clock, sleep)
+        self._pace = OffsetPollPace(clock, sleep)
         self._discovered = clock()
-        self._found: AssignedPartitions | None = None
+        self._assigned: AssignedPartitions | None = None
         self._anew: set[str] = set()
         self._initial: Offsets | None = None
         self._target: Offsets | None = None
@@ -111,15 +111,17 @@ class Tracker:
         A wrong one is told now: once the checkpoint has it, correcting the option would not help.
         """
         first, last = ends(self._logs, start, EARLIEST), ends(self._logs, start, LATEST)
-        outside = [where for where in sorted(start) if not first[where] <= start[where] <= last[where]]
+        outside = [
+            partition for partition in sorted(start) if not first[partition] <= start[partition] <= last[partition]
+        ]
         self._report(
             [
-                f"startingOffsets has {start[where]} for {named([where])}, but the log has {first[where]} up to "
-                f"{last[where]}"
-                for where in outside
+                f"startingOffsets has {start[partition]} for {named([partition])}, but the log has {first[partition]} "
+                f"up to {last[partition]}"
+                for partition in outside
             ]
         )
-        return start | {where: first[where] for where in outside}
+        return start | {partition: first[partition] for partition in outside}
 
     def stop_at_present_end(self) -> None:
         """Read no further than the logs go now."""
@@ -167,7 +169,7 @@ class Tracker:
 
     @property
     def _seen_ids(self) -> Mapping[str, bytes | None]:
-        return self._found.ids if self._found is not None else {}
+        return self._assigned.ids if self._assigned is not None else {}
 
     def _ends(self, start: Offsets) -> Offsets:
         if self._target is not None:
@@ -181,16 +183,16 @@ class Tracker:
 
     def _surely(self, least: Offsets) -> Offsets:
         """The ends as they are now; what looks like a loss is looked at again, since a new leader may lag."""
-        found = self._look_from(least)
+        logs = self._look_from(least)
         for _ in range(self._options.retries):
-            losses = lost(least, found)
+            losses = lost(least, logs)
             if not losses:
                 break
             data_loss.LOG.warning("%s; looking again", "; ".join(losses))
             self._sleep(self._options.retry_seconds)
             self._discovered = -float("inf")
-            found = self._look_from(least)
-        return found
+            logs = self._look_from(least)
+        return logs
 
     def _look_from(self, least: Offsets) -> Offsets:
         """The ends as they are now. Where a transaction that is open holds what is committed back behind `least`, as
@@ -208,12 +210,12 @@ class Tracker:
 
     def _present(self) -> set[TopicPartition]:
         now = self._clock()
-        if self._found is None or now - self._discovered >= _DISCOVERY_SECONDS:
-            before = self._found.ids if self._found is not None else {}
-            self._found = still_assigned(self._logs, self._options)
+        if self._assigned is None or now - self._discovered >= _DISCOVERY_SECONDS:
+            before = self._assigned.ids if self._assigned is not None else {}
+            self._assigned = still_assigned(self._logs, self._options)
             self._discovered = now
-            self._anew |= {topic for topic, id_ in self._found.ids.items() if before.get(topic, id_) != id_}
-        return self._found.partitions
+            self._anew |= {topic for topic, id_ in self._assigned.ids.items() if before.get(topic, id_) != id_}
+        return self._assigned.partitions
 
     def _without_anew(self, start: Offsets, end: Offsets, ids: Mapping[str, bytes]) -> Offsets:
         """`end` without the topics that were made anew since `start`, of which `ids` may be the ids.

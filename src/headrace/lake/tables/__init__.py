@@ -1,0 +1,1 @@
+"""Tables by their format: Parquet with a log of commits of our own, Delta Lake, Apache Iceberg."""

@@ -1,0 +1,1 @@
+"""Topics into tables of a lake, on Spark: workers write files, the driver commits them."""
