@@ -7,16 +7,17 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.client.core.security import (
+from headrace.client.core.security import EVERY_HOST, acl_json, word
+from headrace.protocol.acl import (
     CLUSTER_NAME,
-    EVERY_HOST,
-    Acl,
+    AclBinding,
+    AclEntry,
     AclFilter,
-    Operation,
+    AclOperation,
     PatternType,
-    Permission,
+    PermissionType,
+    ResourcePattern,
     ResourceType,
-    word,
 )
 
 from . import connecting
@@ -32,8 +33,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_OPERATIONS: Final[dict[str, Operation]] = {
-    each.name.lower().replace("_", ""): each for each in Operation if each is not Operation.ANY
+_OPERATIONS: Final[dict[str, AclOperation]] = {
+    each.name.lower().replace("_", ""): each for each in AclOperation if each is not AclOperation.ANY
 }
 
 Topic = Annotated[list[str] | None, typer.Option("--topic", help="A topic, or * for all; may be repeated.")]
@@ -113,33 +114,33 @@ def list_(
     chosen = _pattern(pattern, PatternType.ANY, PatternType.MATCH, PatternType.LITERAL, PatternType.PREFIXED)
     principals: list[str | None] = [*map(principal_of, principal or ())] or [None]
     filters = [
-        AclFilter(resource=resource.type, name=resource.name, pattern=chosen, principal=who)
+        AclFilter(type=resource.type, name=resource.name, pattern=chosen, principal=who)
         for resource in resources
         for who in principals
     ] or [AclFilter(principal=who) for who in principals]
     with connecting.security_operations(bootstrap, properties) as operations:
         acls = sorted({acl for each in filters for acl in operations.acls(each)})
     if json:
-        say_json([acl.to_json() for acl in acls])
+        say_json([acl_json(acl) for acl in acls])
     elif acls:
         show(acls)
     else:
         note("no ACLs; make some with `headrace acl add`")
 
 
-def show(acls: Iterable[Acl]) -> None:
+def show(acls: Iterable[AclBinding]) -> None:
     """Rules as a table."""
     say_table(
         ("PRINCIPAL", "HOST", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "PATTERN"),
         [
             (
-                acl.principal,
-                acl.host,
-                bad("deny") if acl.permission is Permission.DENY else word(acl.permission),
-                word(acl.operation),
-                word(acl.resource),
-                acl.name,
-                word(acl.pattern),
+                acl.entry.principal,
+                acl.entry.host,
+                bad("deny") if acl.entry.permission is PermissionType.DENY else word(acl.entry.permission),
+                word(acl.entry.operation),
+                word(acl.resource.type),
+                acl.resource.name,
+                word(acl.resource.pattern),
             )
             for acl in acls
         ],
@@ -192,8 +193,8 @@ def add(
         ),
         _pattern(pattern, PatternType.LITERAL, PatternType.PREFIXED),
         [
-            *_who(allow_principal, allow_host, Permission.ALLOW, "--allow-host", "--allow-principal"),
-            *_who(deny_principal, deny_host, Permission.DENY, "--deny-host", "--deny-principal"),
+            *_who(allow_principal, allow_host, PermissionType.ALLOW, "--allow-host", "--allow-principal"),
+            *_who(deny_principal, deny_host, PermissionType.DENY, "--deny-host", "--deny-principal"),
         ],
     )
     with connecting.security_operations(bootstrap, properties) as operations:
@@ -242,8 +243,10 @@ def remove(
             _removed(resources, operation, producer, consumer),
             chosen,
             [
-                *_who(allow_principal, allow_host, Permission.ALLOW, "--allow-host", "--allow-principal", host=None),
-                *_who(deny_principal, deny_host, Permission.DENY, "--deny-host", "--deny-principal", host=None),
+                *_who(
+                    allow_principal, allow_host, PermissionType.ALLOW, "--allow-host", "--allow-principal", host=None
+                ),
+                *_who(deny_principal, deny_host, PermissionType.DENY, "--deny-host", "--deny-principal", host=None),
             ],
         )
     )
@@ -255,7 +258,7 @@ def remove(
     _report(acls, "would be removed" if dry_run else "removed", json)
 
 
-def confirm(question: str, acls: Sequence[Acl], yes: bool) -> None:
+def confirm(question: str, acls: Sequence[AclBinding], yes: bool) -> None:
     """Ask before rules are removed."""
     if yes:
         return
@@ -266,9 +269,9 @@ def confirm(question: str, acls: Sequence[Acl], yes: bool) -> None:
         raise Failure("nothing was removed")
 
 
-def _report(acls: Sequence[Acl], state: str, json: bool) -> None:
+def _report(acls: Sequence[AclBinding], state: str, json: bool) -> None:
     if json:
-        say_json({"state": state.replace("would be ", "valid, not "), "acls": [acl.to_json() for acl in acls]})
+        say_json({"state": state.replace("would be ", "valid, not "), "acls": [acl_json(acl) for acl in acls]})
     elif acls:
         show(acls)
         say(f"{len(acls)} ACL(s) {state}")
@@ -311,30 +314,30 @@ def _pattern(text: str, *allowed: PatternType) -> PatternType:
     return names[text]
 
 
-def _operations(given: Iterable[str] | None) -> list[Operation]:
+def _operations(given: Iterable[str] | None) -> list[AclOperation]:
     """By Kafka's names in any of the ways in which they are written: DescribeConfigs, describe-configs, ..."""
-    found: list[Operation] = []
+    operations: list[AclOperation] = []
     for text in given or ():
         operation = _OPERATIONS.get(text.lower().replace("-", "").replace("_", ""))
         if operation is None:
             raise bad_input(f"--operation '{text}' is not one of {', '.join(map(word, _OPERATIONS.values()))}")
-        found.append(operation)
-    return found
+        operations.append(operation)
+    return operations
 
 
 _PRODUCER: Final = {
-    ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE),
-    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+    ResourceType.TOPIC: (AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE),
+    ResourceType.TRANSACTIONAL_ID: (AclOperation.WRITE, AclOperation.DESCRIBE),
 }
 _CONSUMER: Final = {
-    ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
-    ResourceType.GROUP: (Operation.READ,),
+    ResourceType.TOPIC: (AclOperation.READ, AclOperation.DESCRIBE),
+    ResourceType.GROUP: (AclOperation.READ,),
 }
 
 
 def _granted(
     resources: Sequence[Resource], operation: Iterable[str] | None, producer: bool, consumer: bool, idempotent: bool
-) -> list[tuple[Resource, Operation]]:
+) -> list[tuple[Resource, AclOperation]]:
     """What is to be allowed or denied, without what follows from it twice."""
     operations = _operations(operation)
     if (producer or consumer) and operations:
@@ -349,32 +352,32 @@ def _granted(
         raise bad_input("what may they do? Give --operation (all, read, write, ...), --producer or --consumer")
     if not resources:
         raise bad_input("on what? Give --topic, --group, --transactional-id or --cluster")
-    found = [(resource, each) for resource in resources for each in operations]
+    granted = [(resource, each) for resource in resources for each in operations]
     for wanted, table in ((producer, _PRODUCER), (consumer, _CONSUMER)):
         if wanted:
-            found += [(resource, each) for resource in resources for each in table.get(resource.type, ())]
+            granted += [(resource, each) for resource in resources for each in table.get(resource.type, ())]
     if producer and idempotent:
-        found.append((Resource(ResourceType.CLUSTER, CLUSTER_NAME), Operation.IDEMPOTENT_WRITE))
-    return list(dict.fromkeys(found))
+        granted.append((Resource(ResourceType.CLUSTER, CLUSTER_NAME), AclOperation.IDEMPOTENT_WRITE))
+    return list(dict.fromkeys(granted))
 
 
 def _removed(
     resources: Sequence[Resource], operation: Iterable[str] | None, producer: bool, consumer: bool
-) -> list[tuple[Resource | None, Operation]]:
+) -> list[tuple[Resource | None, AclOperation]]:
     if producer or consumer:
         return [*_granted(resources, operation, producer, consumer, idempotent=False)]
     chosen: list[Resource | None] = [*resources] or [None]
-    return [(resource, each) for resource in chosen for each in _operations(operation) or [Operation.ANY]]
+    return [(resource, each) for resource in chosen for each in _operations(operation) or [AclOperation.ANY]]
 
 
-Who = tuple[str | None, str | None, Permission]
+Who = tuple[str | None, str | None, PermissionType]
 """A principal, a host and whether it may; None for all."""
 
 
 def _who(
     principals: Iterable[str] | None,
     hosts: Iterable[str] | None,
-    permission: Permission,
+    permission: PermissionType,
     host_option: str,
     option: str,
     *,
@@ -389,18 +392,19 @@ def _who(
             yield principal_of(principal), each, permission
 
 
-def _acls(granted: Iterable[tuple[Resource, Operation]], pattern: PatternType, who: Sequence[Who]) -> list[Acl]:
+def _acls(
+    granted: Iterable[tuple[Resource, AclOperation]], pattern: PatternType, who: Sequence[Who]
+) -> list[AclBinding]:
     if not who:
         raise bad_input("who? Give --allow-principal or --deny-principal")
     return sorted(
-        Acl(
-            resource=resource.type,
-            name=resource.name,
-            pattern=PatternType.LITERAL if resource.type is ResourceType.CLUSTER else pattern,
-            principal=principal,
-            host=host or EVERY_HOST,
-            operation=operation,
-            permission=permission,
+        AclBinding(
+            resource=ResourcePattern(
+                type=resource.type,
+                name=resource.name,
+                pattern=PatternType.LITERAL if resource.type is ResourceType.CLUSTER else pattern,
+            ),
+            entry=AclEntry(principal=principal, host=host or EVERY_HOST, operation=operation, permission=permission),
         )
         for resource, operation in granted
         for principal, host, permission in who
@@ -409,13 +413,13 @@ def _acls(granted: Iterable[tuple[Resource, Operation]], pattern: PatternType, w
 
 
 def _filters(
-    removed: Iterable[tuple[Resource | None, Operation]], pattern: PatternType, who: Sequence[Who]
+    removed: Iterable[tuple[Resource | None, AclOperation]], pattern: PatternType, who: Sequence[Who]
 ) -> Iterator[AclFilter]:
-    anybody: Sequence[Who] = [(None, None, Permission.ANY)]
+    anybody: Sequence[Who] = [(None, None, PermissionType.ANY)]
     for resource, operation in removed:
         for principal, host, permission in who or anybody:
             yield AclFilter(
-                resource=ResourceType.ANY if resource is None else resource.type,
+                type=ResourceType.ANY if resource is None else resource.type,
                 name=None if resource is None else resource.name,
                 pattern=PatternType.ANY if resource is None else pattern,
                 principal=principal,

@@ -16,7 +16,7 @@ from headrace.client.errors import UnknownTopic
 from . import connecting
 from .console import Failure, bad, bad_input, coloured, doubtful, examples, note
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, time_ms
-from .positions import BEGINNING, END, Kind, Position, resolve
+from .positions import BEGINNING, END, Position, PositionKind, resolve
 
 TOPIC: Final = "__audit_log"
 _MOST_IDS: Final = 10_000
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class AuditFilter:
     """Which events are shown; what is empty is not asked for."""
 
     users: frozenset[str] = frozenset()
@@ -78,13 +78,13 @@ def audit(
     Brokers keep it in the topic __audit_log where `headrace.audit=topic`. A line that stands for several events says
     how many: what is refused again and again is told once, then counted.
     """
-    wanted = Wanted(
+    event_filter = AuditFilter(
         users=_listed(user),
         operations=frozenset(each.lower() for each in _listed(operation)),
         resources=_listed(resource),
         denied=denied,
     )
-    start = Position(Kind.TIME, _since(since)) if since else BEGINNING
+    start = Position(PositionKind.TIME, _since(since)) if since else BEGINNING
     admin = connecting.admin(bootstrap, properties)
     try:
         partitions = admin.partition_numbers(TOPIC)
@@ -102,7 +102,7 @@ def audit(
                 sys.stdout.flush()
                 continue
             event = _event(message.value())
-            if event is None or _is_known(event, known) or not wanted.takes(event):
+            if event is None or _is_known(event, known) or not event_filter.takes(event):
                 continue
             shown += 1
             typer.echo(json_.dumps(event, separators=(",", ":")) if json else _line(event))

@@ -84,7 +84,7 @@ _MOST_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ConnectionOptions:
     """What a command line says of where to connect, beside -b and -X."""
 
     client_file: Path | None = None
@@ -94,12 +94,12 @@ class Choice:
     """The parameters that stand on the command line."""
 
 
-_NOTHING: Final = Choice()
-_choice: ContextVar[Choice] = ContextVar("choice", default=_NOTHING)
+_NOTHING: Final = ConnectionOptions()
+_choice: ContextVar[ConnectionOptions] = ContextVar("choice", default=_NOTHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ClusterTarget:
     """A cluster and how to connect to it."""
 
     bootstrap: str
@@ -123,7 +123,7 @@ def names_a_cluster() -> bool:
     return choice.client_file is not None or choice.profile is not None
 
 
-def resolve_target(bootstrap: str, properties: list[str] | None) -> Target:
+def resolve_target(bootstrap: str, properties: list[str] | None) -> ClusterTarget:
     """Where a command connects that was given these options."""
     choice = _choice.get()
     option = {name: Located(value, f"-X {name}") for name, value in pairs(properties, "--property").items()}
@@ -139,10 +139,10 @@ def resolve_target(bootstrap: str, properties: list[str] | None) -> Target:
     for layer in reversed(layers):
         settings |= layer
     where = settings.pop(BOOTSTRAP, Located(DEFAULT_BOOTSTRAP, "the default"))
-    return Target(bootstrap=bootstrap_list(where.value, where.where), settings=settings)
+    return ClusterTarget(bootstrap=bootstrap_list(where.value, where.origin), settings=settings)
 
 
-def _shared_layers(choice: Choice, bootstrap: str) -> Iterator[Mapping[str, Located]]:
+def _shared_layers(choice: ConnectionOptions, bootstrap: str) -> Iterator[Mapping[str, Located]]:
     """Between the options and the profile in use."""
     if choice.client_file is not None:
         yield _shared(read_client_file(choice.client_file))
@@ -159,7 +159,7 @@ def _shared_layers(choice: Choice, bootstrap: str) -> Iterator[Mapping[str, Loca
     yield environment
 
 
-def _profile_in_use(choice: Choice) -> Mapping[str, Located]:
+def _profile_in_use(choice: ConnectionOptions) -> Mapping[str, Located]:
     if choice.profile is not None:
         return {}
     variable = os.environ.get("HEADRACE_PROFILE")
@@ -221,7 +221,7 @@ def _with_client_options(callback: Callable[..., Any]) -> Callable[..., Any]:
     def connecting(*, ctx: typer.Context, client_file: Path | None, profile: str | None, **arguments: Any) -> Any:
         sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in arguments}
         token = _choice.set(
-            Choice(
+            ConnectionOptions(
                 client_file=client_file,
                 profile=profile,
                 bootstrap_source=sources.get("bootstrap", ""),

@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 
-class Kind(StrEnum):
+class ConfiguredKind(StrEnum):
     """What has settings."""
 
     TOPIC = "topic"
@@ -34,7 +34,9 @@ class Kind(StrEnum):
 ALL = "default"
 """How the settings of all brokers are asked for."""
 
-KindOf = Annotated[Kind, typer.Argument(metavar="KIND", help="topic, broker, group, broker-logger or client-metrics.")]
+KindOf = Annotated[
+    ConfiguredKind, typer.Argument(metavar="KIND", help="topic, broker, group, broker-logger or client-metrics.")
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name; a broker's number, or `default` for all brokers.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Let the brokers check it, and change nothing.")]
 
@@ -136,7 +138,7 @@ def unset(
 
 
 def _alter(
-    kind: Kind,
+    kind: ConfiguredKind,
     name: str,
     changes: dict[str, str | None],
     dry_run: bool,
@@ -154,11 +156,11 @@ def _alter(
         say(f"{kind} {name}: {setting} {'would be' if dry_run else 'is'} {what}")
 
 
-def _number(kind: Kind) -> "ConfigKind":
+def _number(kind: ConfiguredKind) -> "ConfigKind":
     from headrace.ops.configs import ConfigKind
 
     return ConfigKind[kind.name]
 
 
-def _resource(kind: Kind, name: str) -> str:
-    return "" if kind in (Kind.BROKER, Kind.BROKER_LOGGER) and name == ALL else name
+def _resource(kind: ConfiguredKind, name: str) -> str:
+    return "" if kind in (ConfiguredKind.BROKER, ConfiguredKind.BROKER_LOGGER) and name == ALL else name

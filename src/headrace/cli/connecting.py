@@ -12,7 +12,7 @@ from headrace.client.reader import RecordReader
 from headrace.client.waiting import Diagnose, OnWait
 from headrace.client.writer import RecordWriter
 
-from .client_options import Target, resolve_target, was_given
+from .client_options import ClusterTarget, resolve_target, was_given
 from .console import bad_input, note
 from .lean import lean_imports
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.ops.observer import Observer
     from headrace.ops.operations import Operations
     from headrace.ops.security import SecurityOperations
+    from headrace.ops.share_groups import ShareGroupOperations
     from headrace.ops.transactions import TransactionOperations
 
 Properties = list[str] | None
@@ -47,6 +48,16 @@ def group_admin(bootstrap: str, properties: Properties) -> "GroupAdmin":
     target = resolve_target(bootstrap, properties)
     with _located(target):
         return GroupAdmin(target.bootstrap, for_librdkafka(target.settings), **_waiting(target))
+
+
+def share_group_operations(bootstrap: str, properties: Properties) -> "ShareGroupOperations":
+    """A client for share groups."""
+    with lean_imports():
+        from headrace.ops.share_groups import ShareGroupOperations
+
+    target = resolve_target(bootstrap, properties)
+    with _located(target):
+        return ShareGroupOperations(target.bootstrap, for_columnar(target.settings), **_waiting(target))
 
 
 def operations(bootstrap: str, properties: Properties) -> "Operations":
@@ -141,13 +152,13 @@ def _laid_over(
     """A command's own settings under those of the user, but for options of the command that the user has given."""
     shared = for_librdkafka(target)
     for name, option in options.items():
-        if name in shared and was_given(option) and not target[name].where.startswith("-X"):
+        if name in shared and was_given(option) and not target[name].origin.startswith("-X"):
             del shared[name]
     return {**settings, **shared}
 
 
 @contextmanager
-def _located(target: Target) -> Iterator[None]:
+def _located(target: ClusterTarget) -> Iterator[None]:
     """An error of the client library about a setting says where it was given."""
     try:
         yield
@@ -155,18 +166,18 @@ def _located(target: Target) -> Iterator[None]:
         if error.code in ("_INVALID_ARG", "INVALID_CONFIG"):
             for name, located in target.settings.items():
                 if name in error.message:
-                    raise bad_input(f"{located.where}: {error.message}") from error
+                    raise bad_input(f"{located.origin}: {error.message}") from error
         raise
 
 
-def _waiting(target: Target, *, also_one_broker: bool = False) -> _Waiting:
+def _waiting(target: ClusterTarget, *, also_one_broker: bool = False) -> _Waiting:
     return {
         "on_wait": lambda message: note(f"headrace: {message}"),
         "diagnose": lambda: _diagnosis(target, also_one_broker=also_one_broker),
     }
 
 
-def _diagnosis(target: Target, *, also_one_broker: bool) -> ClientError | None:
+def _diagnosis(target: ClusterTarget, *, also_one_broker: bool) -> ClientError | None:
     """Why an answer does not come: no broker answers, or none reaches its store. With `also_one_broker` what is wrong
     with any of them, as a full disk."""
     silence = answers(target.bootstrap)

@@ -18,7 +18,7 @@ from .console import bad_input, examples, is_terminal
 from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, delimiter
 from .positions import END, parse_position, resolve
 from .progress import progress
-from .registries import Decoder, RegistryUrl, find_registry
+from .registries import RegistryDecoder, RegistryUrl, find_registry
 from .render import Render, renderer
 
 if TYPE_CHECKING:
@@ -131,12 +131,12 @@ def consume(
     _print(reader, render, count, _expected(starts, ends, count))
 
 
-def _decoder(registry: str | None, bootstrap: str, properties: list[str] | None) -> Decoder:
+def _decoder(registry: str | None, bootstrap: str, properties: list[str] | None) -> RegistryDecoder:
     def find() -> "SchemaRegistry | None":
         admin = connecting.admin(bootstrap, properties)
         return find_registry(registry, bootstrap, properties, admin.cluster_id)
 
-    return Decoder(find, is_named=registry is not None or bool(resolve_target(bootstrap, properties).registry))
+    return RegistryDecoder(find, is_named=registry is not None or bool(resolve_target(bootstrap, properties).registry))
 
 
 def _reset(from_: str, until: str | None, partition: list[int] | None) -> str:

@@ -1,9 +1,10 @@
 """`headrace gateway`: HTTP beside the brokers."""
 
+import gc
 import json as jsonlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from headrace.gateway.settings import Account, Settings
     from headrace.web.guard import Guard
     from headrace.web.server import Listen
+
+
+_COLLECT_AFTER: Final = (50_000, 4, 250)
+"""Allocations between garbage collections: requests make no cycles, and what is there at the start stays."""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +60,8 @@ def gateway(
     broker_tls: options.BrokerTls = False,
     broker_ca: options.BrokerCa = None,
     push_allow: options.PushAllow = None,
+    push_keys: options.PushKeys = None,
+    delays: options.Delays = True,
     json: Json = False,
     log_format: FormatOption = LogFormat.TEXT,
     log_level: LevelOption = LogLevel.INFO,
@@ -81,12 +88,14 @@ def gateway(
         own=_own_account(user, password_file),
         certificates=_users(client_users),
         push_allow=tuple(push_allow or ()),
+        push_keys=_push_keys(push_keys),
         advertise=advertise.rstrip("/"),
         metrics=metrics,
+        mover=_mover(sasl_mechanism, user, password_file, tls=broker_tls, ca=broker_ca) if delays else None,
     )
     _require_account(settings)
     guard = Guard(hosts=[listen.host, *(allow_host or ())], origins=allow_origin or (), rate=rate_limit)
-    place = Listen(
+    listening = Listen(
         host=listen.host,
         port=listen.port,
         certificate=_readable(tls_cert, "--tls-cert"),
@@ -95,23 +104,26 @@ def gateway(
         requires_certificate=settings.mechanism is None,
     )
     if not allow_anonymous:
-        _refuse_open(settings, place)
-    _serve(settings, place, guard, in_json=json)
+        _refuse_open(settings, listening)
+    _serve(settings, listening, guard, in_json=json)
 
 
-def _serve(settings: "Settings", place: "Listen", guard: "Guard", *, in_json: bool) -> None:
+def _serve(settings: "Settings", listening: "Listen", guard: "Guard", *, in_json: bool) -> None:
     from headrace.gateway.app import run_gateway
     from headrace.gateway.schemas import mount_registry
 
     manager = ServiceManager()
 
     def ready(host: str, port: int) -> None:
-        url = f"{'http' if place.certificate is None else 'https'}://{Address(host, port)}"
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_COLLECT_AFTER)
+        url = f"{'http' if listening.certificate is None else 'https'}://{Address(host, port)}"
         manager.ready(f"the gateway serves at {url}")
         say_json({"ready": True, "http": url}) if in_json else say(f"headrace ready http={url}")
 
-    with friendly_bind(Address(place.host, place.port), "--http"):
-        code = run_gateway(settings, place, ready, guard, [mount_registry], manager.stopping)
+    with friendly_bind(Address(listening.host, listening.port), "--http"):
+        code = run_gateway(settings, listening, ready, guard, [mount_registry], manager.stopping)
     exit_with(code)
 
 
@@ -133,15 +145,15 @@ def _require_account(settings: "Settings") -> None:
         )
 
 
-def _refuse_open(settings: "Settings", place: "Listen") -> None:
+def _refuse_open(settings: "Settings", listening: "Listen") -> None:
     """Callers from other machines have to show who they are."""
-    asks = settings.mechanism is not None or (place.certificate is not None and place.client_ca is not None)
-    if asks or is_loopback(place.host):
+    asks = settings.mechanism is not None or (listening.certificate is not None and listening.client_ca is not None)
+    if asks or is_loopback(listening.host):
         return
     raise bad_input(
-        f"--http {Address(place.host, place.port)}: anybody who reaches this machine could do everything there. Let "
-        "callers log in (--sasl-mechanism, with --tls-cert), ask for their certificates (--tls-cert with --client-ca), "
-        "or listen on 127.0.0.1; where everybody may, or a proxy authenticates, say --allow-anonymous"
+        f"--http {Address(listening.host, listening.port)}: anybody who reaches this machine could do everything "
+        "there. Let callers log in (--sasl-mechanism, with --tls-cert), ask for their certificates (--tls-cert with "
+        "--client-ca), or listen on 127.0.0.1; where everybody may, or a proxy authenticates, say --allow-anonymous"
     )
 
 
@@ -154,6 +166,36 @@ def _own_account(user: str, password_file: Path | None) -> "Account | None":
         return None
     _readable(password_file, "--password-file")
     return Account(username=user, password=password_file.read_text().rstrip("\r\n"))
+
+
+def _push_keys(path: Path | None) -> tuple[bytes, ...]:
+    from headrace.gateway.push.sealing import read_keys
+
+    if path is None:
+        return ()
+    _readable(path, "--push-keys")
+    try:
+        keys = read_keys(path.read_text().splitlines())
+    except ValueError as error:
+        raise bad_input(f"--push-keys '{path}': {error}") from error
+    if not keys:
+        raise bad_input(f"--push-keys '{path}' has no key: openssl rand -base64 32 makes one")
+    return keys
+
+
+def _mover(
+    mechanism: str | None, user: str, password_file: Path | None, *, tls: bool, ca: Path | None
+) -> dict[str, str] | None:
+    """How delayed messages are moved: as the gateway's own user; None where it has none and needs one."""
+    if mechanism is not None and password_file is None:
+        return None
+    tls = tls or ca is not None
+    protocol = ("SASL_SSL" if tls else "SASL_PLAINTEXT") if mechanism else ("SSL" if tls else "PLAINTEXT")
+    found = {"security.protocol": protocol}
+    if mechanism is not None and password_file is not None:
+        password = password_file.read_text().rstrip("\r\n")
+        found |= {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
+    return found if ca is None else {**found, "ssl.ca.location": str(ca)}
 
 
 def _broker_context(authority: Path | None) -> "ssl.SSLContext":

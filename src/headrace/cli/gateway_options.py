@@ -82,4 +82,21 @@ PushAllow = Annotated[
         help="Where callbacks may lead beside public addresses: hooks.internal, 10.0.0.0/8.",
     ),
 ]
+PushKeys = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=_PUSH,
+        help="Keys that subscriptions and their secrets are encrypted with, the same file for all gateways: one a "
+        "line, 32 bytes in base64 (openssl rand -base64 32); the first encrypts, each decrypts.",
+    ),
+]
+Delays = Annotated[
+    bool,
+    typer.Option(
+        "--delays/--no-delays",
+        rich_help_panel=_BROKERS,
+        help="Whether delayed messages and schedules are moved by this gateway, as its own user.",
+    ),
+]
 WithStdin = Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)]

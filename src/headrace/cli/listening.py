@@ -15,15 +15,15 @@ from .console import ExitCode, Failure, bad_input
 
 
 @contextmanager
-def friendly_bind(where: Address | Callable[[OSError], Address], option: str) -> Iterator[None]:
-    """Turn the errors of binding an address into words; of several, `where` tells which one it was."""
+def friendly_bind(address_of: Address | Callable[[OSError], Address], option: str) -> Iterator[None]:
+    """Turn the errors of binding an address into words; of several, `address_of` tells which one it was."""
     try:
         yield
     except socket.gaierror as error:
-        address = where(error) if callable(where) else where
+        address = address_of(error) if callable(address_of) else address_of
         raise bad_input(f"{option} {address}: the host name '{address.host}' is not known here") from error
     except OSError as error:
-        raise _explained(error, where(error) if callable(where) else where, option) from error
+        raise _explained(error, address_of(error) if callable(address_of) else address_of, option) from error
 
 
 def _explained(error: OSError, address: Address, option: str) -> Exception:

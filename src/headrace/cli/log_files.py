@@ -11,7 +11,7 @@ from headrace.protocol.batch import APPEND_TIME_BIT, BatchHeader
 from headrace.protocol.compression import CODECS
 from headrace.protocol.errors import CodedError
 from headrace.protocol.records import Record, iterate_records, marker_of
-from headrace.storage.inspection import Fault, IndexFiles, SegmentReport, batches, inspect_segment
+from headrace.storage.inspection import FileFault, IndexFiles, SegmentReport, batches, inspect_segment
 
 from .console import bad_input
 from .doctor.data_directory import is_locked
@@ -128,12 +128,12 @@ def _read(path: str) -> bytes | None:
         return None
 
 
-def dump(segment: SegmentFile, *, records: bool) -> Iterator[dict[str, Any] | Fault]:
+def dump(segment: SegmentFile, *, records: bool) -> Iterator[dict[str, Any] | FileFault]:
     """Each batch of a segment as plain values, and what is wrong in between."""
     file = open_segment(segment)
     try:
         for found in batches(file, file.size, segment.base_offset):
-            if isinstance(found, Fault):
+            if isinstance(found, FileFault):
                 yield found
                 continue
             position, header = found
@@ -142,7 +142,7 @@ def dump(segment: SegmentFile, *, records: bool) -> Iterator[dict[str, Any] | Fa
                 try:
                     decoded = [_record(each, header) for each in iterate_records(file.pread(header.size, position))]
                 except CodedError as error:
-                    yield Fault(file.path, position, f"records of offset {header.base_offset}: {error.message}")
+                    yield FileFault(file.path, position, f"records of offset {header.base_offset}: {error.message}")
                 else:
                     values["records"] = decoded
             yield values

@@ -18,6 +18,7 @@ from . import (
     cluster,
     config,
     consume,
+    dlq,
     doctor,
     gateway,
     group,
@@ -26,8 +27,11 @@ from . import (
     pipeline,
     produce,
     profile,
+    queue,
     quota,
+    schedule,
     schema,
+    sql,
     tenant,
     token,
     top,
@@ -35,6 +39,7 @@ from . import (
     txn,
     up,
     user,
+    worker,
     zookeeper,
 )
 from .arguments import hide_secrets
@@ -89,7 +94,12 @@ app.add_typer(log.app, name="log")
 app.add_typer(profile.app, name="profile")
 produce.register(app)
 consume.register(app)
+sql.register(app)
+app.add_typer(queue.app, name="queue")
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(worker.app, name="worker")
 audit.register(app)
 top.register(app)
 doctor.register(app)

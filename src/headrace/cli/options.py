@@ -45,13 +45,13 @@ _ESCAPED: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 def pairs(items: Iterable[str] | None, option: str) -> dict[str, str]:
     """`NAME=VALUE` options as a dictionary; the last of a name holds."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for item in items or ():
         name, equals, value = item.partition("=")
         if not equals or not name.strip():
             raise bad_input(f"{option} '{item}' is not NAME=VALUE, for example {option} retention.ms=60000")
-        found[name.strip()] = value
-    return found
+        values[name.strip()] = value
+    return values
 
 
 def address(text: str, option: str) -> Address:

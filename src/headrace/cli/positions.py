@@ -14,7 +14,7 @@ _SMALLEST_TIME: Final = 10**12
 """A plain number of at least this is milliseconds since 1970 (2001 and later); a smaller one is an offset."""
 
 
-class Kind(Enum):
+class PositionKind(Enum):
     BEGINNING = "beginning"
     END = "end"
     OFFSET = "offset"
@@ -24,12 +24,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    kind: Kind
+    kind: PositionKind
     value: int = 0
 
 
-BEGINNING: Final = Position(Kind.BEGINNING)
-END: Final = Position(Kind.END)
+BEGINNING: Final = Position(PositionKind.BEGINNING)
+END: Final = Position(PositionKind.END)
 
 
 def parse_position(text: str, option: str, now_ms: int) -> Position:
@@ -39,13 +39,13 @@ def parse_position(text: str, option: str, now_ms: int) -> Position:
     if text in ("end", "latest"):
         return END
     if text.startswith("time:"):
-        return Position(Kind.TIME, time_ms(text.removeprefix("time:"), option, now_ms))
+        return Position(PositionKind.TIME, time_ms(text.removeprefix("time:"), option, now_ms))
     digits = text.removeprefix("offset:")
     if _is_number(digits) and (digits != text or int(digits) < _SMALLEST_TIME):
-        return Position(Kind.OFFSET, int(digits))
+        return Position(PositionKind.OFFSET, int(digits))
     if text.startswith("-") and _is_number(text[1:]):
-        return Position(Kind.LAST, int(text[1:]))
-    return Position(Kind.TIME, _time_or_complain(text, option, now_ms))
+        return Position(PositionKind.LAST, int(text[1:]))
+    return Position(PositionKind.TIME, _time_or_complain(text, option, now_ms))
 
 
 def _is_number(text: str) -> bool:
@@ -68,13 +68,15 @@ def resolve(
     """The offset of a position in each partition, between its first offset and its end."""
     partitions = list(partitions)
     starts = admin.start_offsets(topic, partitions)
-    if position.kind is Kind.BEGINNING:
+    if position.kind is PositionKind.BEGINNING:
         return starts
     ends = admin.end_offsets(topic, partitions, committed_only)
-    if position.kind is Kind.END:
+    if position.kind is PositionKind.END:
         return ends
-    if position.kind is Kind.TIME:
+    if position.kind is PositionKind.TIME:
         found = admin.offsets_at_time(topic, partitions, position.value)
         return {p: ends[p] if found[p] < 0 else min(found[p], ends[p]) for p in partitions}
-    wanted = {p: position.value if position.kind is Kind.OFFSET else ends[p] - position.value for p in partitions}
+    wanted = {
+        p: position.value if position.kind is PositionKind.OFFSET else ends[p] - position.value for p in partitions
+    }
     return {p: max(starts[p], min(wanted[p], ends[p])) for p in partitions}

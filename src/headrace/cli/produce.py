@@ -15,7 +15,7 @@ import typer
 
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError, ClusterUnreachable, UnknownTopic
-from headrace.client.writer import Record, RecordWriter
+from headrace.client.writer import OutgoingRecord, RecordWriter
 
 from . import connecting
 from .console import Failure, bad_input, examples, explain, note, say, say_json
@@ -23,6 +23,7 @@ from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, delim
 from .progress import Advance, progress
 from .records import Headers, Recipe, csv_records, json_records, paced, records_of, whole_file
 from .registries import NONE, Encoder, EncoderById, RegistryUrl, require_registry
+from .units import span_ms
 
 _FLUSH_SECONDS: Final = 120.0
 _SETTLE_SECONDS: Final = 5.0
@@ -61,6 +62,7 @@ def register(app: typer.Typer) -> None:
             "headrace produce orders orders.csv --format csv --value-schema @order.avsc",
             """echo '{"id": 7}' | headrace produce orders --value-schema latest""",
             "headrace consume orders --json | headrace produce copy --format json",
+            "echo 'time to go' | headrace produce reminders --deliver-after 90m",
             "headrace produce images cat.png --whole-file --key cat -H type=image/png",
         )
     )(produce)
@@ -122,6 +124,14 @@ def produce(
         typer.Option("--idempotent/--no-idempotent", help="Retries never duplicate; on when acks is all."),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")] = None,
+    deliver_after: Annotated[
+        str | None,
+        typer.Option("--deliver-after", metavar="SPAN", help="Consumers get them after that: 90s, 10m, 2h, 7d."),
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option("--deliver-at", metavar="TIME", help="Consumers get them then: ISO, or milliseconds since 1970."),
+    ] = None,
     create: Annotated[
         bool, typer.Option("--create", help="Make the topic, with the broker's defaults, if it is not there.")
     ] = False,
@@ -143,7 +153,11 @@ def produce(
     With --format json each line is a record as `headrace consume --json` prints it: value, and if they are there key,
     headers, timestamp and partition. A value with a value_schema_id (and value_message, for Protobuf) is encoded by
     that schema, and a key likewise; --registry none writes it as plain JSON.
+
+    With --deliver-after or --deliver-at the records wait in TOPIC.headrace-delayed until then, and are moved into TOPIC
+    by whichever gateway, or `headrace schedule run`, is running.
     """
+    due_ms = _due(deliver_after, deliver_at)
     _refuse_mixtures(format_, whole, key, key_separator, columns, key_column)
     encoders = _encoders(topic, value_schema, key_schema, registry, bootstrap, properties)
     recipe = Recipe(
@@ -156,7 +170,7 @@ def produce(
         encode_key=encoders[1],
         encode_by_id=_encoder_by_id(format_, registry, bootstrap, properties),
     )
-    source = Source(
+    source = RecordSource(
         files=_checked(files or []),
         whole=whole,
         format=format_,
@@ -169,9 +183,13 @@ def produce(
     partitions = _require_topic(connecting.admin(bootstrap, properties), topic, partition, create)
     if partition is None:
         source = replace(source, partitions=partitions)
+    later = None
+    if due_ms is not None:
+        later = Later(due_ms, partition)
+        topic, partition = _lanes(connecting.admin(bootstrap, properties), topic), None
     writer = connecting.record_writer(bootstrap, properties, topic, partition, settings)
     started = time.monotonic()
-    ended_by = _transfer(source, writer, count, rate)
+    ended_by = _transfer(source, writer, count, rate, later)
     _summarize(writer, time.monotonic() - started, ended_by, json)
 
 
@@ -221,7 +239,53 @@ def _encoder_by_id(
     return EncoderById(lambda: require_registry(registry, bootstrap, properties))
 
 
-def _transfer(source: "Source", writer: RecordWriter, count: int | None, rate: float | None) -> EndedBy:
+@dataclass(frozen=True, slots=True)
+class Later:
+    """When records are to be delivered, and to which partition; None leaves it to their keys."""
+
+    due_ms: int
+    partition: int | None
+
+    def delayed(self, record: OutgoingRecord) -> OutgoingRecord:
+        """The record as it waits."""
+        from headrace.client.delays.lanes import lane_for, with_delay
+
+        asked = record.partition if self.partition is None else self.partition
+        headers = with_delay(record.headers or (), self.due_ms, asked)
+        lane = lane_for(self.due_ms - time.time_ns() // 1_000_000)
+        return replace(record, headers=headers, partition=lane)
+
+
+def _due(after: str | None, at: str | None) -> int | None:
+    """When records are to be delivered; None for now."""
+    from headrace.client.delays.lanes import checked_due
+
+    if after is not None and at is not None:
+        raise bad_input("--deliver-after and --deliver-at exclude each other; give one")
+    now_ms = time.time_ns() // 1_000_000
+    if after is None and at is None:
+        return None
+    asked = (
+        now_ms + span_ms(after, "--deliver-after") if after is not None else time_ms(at or "", "--deliver-at", now_ms)
+    )
+    due_ms = checked_due(asked, now_ms)
+    return due_ms if due_ms > now_ms else None
+
+
+def _lanes(admin: Admin, topic: str) -> str:
+    """Where the messages of a topic wait."""
+    from headrace.client.delays.lanes import lanes_topic
+    from headrace.client.delays.topics import make_lanes
+
+    name = lanes_topic(topic)
+    make_lanes(admin, topic, name)
+    _numbers(admin, name, is_new=True)
+    return name
+
+
+def _transfer(
+    source: "RecordSource", writer: RecordWriter, count: int | None, rate: float | None, later: Later | None
+) -> EndedBy:
     """Send what there is to send; the error that ended it early, if one did."""
     shown = not source.is_interactive()
     with progress(f"to {writer.topic}", source.total_bytes(), of_bytes=True, shown=shown) as advance:
@@ -230,7 +294,9 @@ def _transfer(source: "Source", writer: RecordWriter, count: int | None, rate: f
             advance(amount)
             writer.poll()
 
-        records = itertools.islice(source.records(on_bytes), count)
+        records: Iterator[OutgoingRecord] = itertools.islice(source.records(on_bytes), count)
+        if later is not None:
+            records = map(later.delayed, records)
         return _send(writer, records if rate is None else paced(records, rate, time.monotonic, writer.poll))
 
 
@@ -281,7 +347,7 @@ def _numbers(admin: Admin, topic: str, *, is_new: bool) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class RecordSource:
     """Where records come from."""
 
     files: list[Path]
@@ -303,13 +369,13 @@ class Source:
     def is_interactive(self) -> bool:
         return not self.files and sys.stdin.isatty()
 
-    def records(self, advance: Advance) -> Iterator[Record]:
+    def records(self, advance: Advance) -> Iterator[OutgoingRecord]:
         for path in self.files or [Path("-")]:
             with ExitStack() as stack:
                 stream = sys.stdin.buffer if str(path) == "-" else stack.enter_context(path.open("rb"))
                 yield from self._of(stream, "standard input" if str(path) == "-" else f"'{path}'", advance)
 
-    def _of(self, stream: BinaryIO, name: str, advance: Advance) -> Iterator[Record]:
+    def _of(self, stream: BinaryIO, name: str, advance: Advance) -> Iterator[OutgoingRecord]:
         if self.whole:
             return whole_file(cast(io.BufferedIOBase, stream), self.recipe, name, advance)
         readable = cast(io.BufferedReader, stream)
@@ -320,7 +386,7 @@ class Source:
         return records_of(readable, self.recipe, self.delimiter, name, advance)
 
 
-def _send(writer: RecordWriter, records: Iterable[Record]) -> EndedBy:
+def _send(writer: RecordWriter, records: Iterable[OutgoingRecord]) -> EndedBy:
     """Send until the input ends or a record is refused, and wait for the answers; the error that ended the input."""
     ended_by = None
     try:

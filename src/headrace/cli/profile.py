@@ -31,12 +31,12 @@ def list_(json: Json = False) -> None:
     """List profiles; the one in use has a star."""
     profiles = Profiles()
     rows = [(name, profiles.settings(name)) for name in profiles.names]
-    shown = [(name, {key: one.value for key, one in found.items()}) for name, found in rows]
+    shown = [(name, {key: one.value for key, one in settings.items()}) for name, settings in rows]
     if json:
         say_json(
             [
-                {"profile": name, "in_use": name == profiles.default, "bootstrap": found.get(BOOTSTRAP)}
-                for name, found in shown
+                {"profile": name, "in_use": name == profiles.default, "bootstrap": settings.get(BOOTSTRAP)}
+                for name, settings in shown
             ]
         )
     elif shown:
@@ -46,11 +46,11 @@ def list_(json: Json = False) -> None:
                 (
                     name,
                     "*" if name == profiles.default else "",
-                    found.get(BOOTSTRAP, "-"),
-                    found.get("security.protocol", "-"),
-                    found.get("sasl.username", "-"),
+                    settings.get(BOOTSTRAP, "-"),
+                    settings.get("security.protocol", "-"),
+                    settings.get("sasl.username", "-"),
                 )
-                for name, found in shown
+                for name, settings in shown
             ],
         )
     else:
@@ -133,7 +133,7 @@ def set_(
         key = _checked(key.strip())
         if equals and value and is_secret(key):
             raise bad_input(f"{key} would be seen by everybody on this machine; give it without a value to be asked")
-        values[key] = value if equals else _asked(key)
+        values[key] = value if equals else _prompted(key)
     if BOOTSTRAP in values:
         bootstrap_list(values[BOOTSTRAP], "bootstrap")
     removed = frozenset(_checked(key) for key in unset or ())
@@ -170,7 +170,7 @@ def _checked(key: str) -> str:
         raise bad_input(error.message) from error
 
 
-def _asked(key: str) -> str:
+def _prompted(key: str) -> str:
     if not sys.stdin.isatty():
         value = sys.stdin.readline().rstrip("\r\n")
         if not value:

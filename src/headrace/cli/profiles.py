@@ -68,16 +68,16 @@ class Profiles:
     def settings(self, name: str) -> dict[str, Located]:
         """The settings of a profile, each with the line on which it stands."""
         table = self._table(name)
-        found: dict[str, Located] = {}
+        settings: dict[str, Located] = {}
         for key, value in table.items():
             where = f"{self.path}{self._line(name, key)}"
             try:
-                found[checked_name(key, where)] = Located(value, where)
+                settings[checked_name(key, where)] = Located(value, where)
             except BadProperty as error:
                 raise bad_input(error.message) from error
         if any(is_secret(key) for key in table):
             warn_if_readable(self.path)
-        return found
+        return settings
 
     def _table(self, name: str) -> Mapping[str, str]:
         if name not in self._tables:
@@ -122,14 +122,14 @@ class Profiles:
         if name not in self._tables:
             lines += [*([""] if lines else []), f"[profile.{name}]"]
             self._text = "\n".join(lines)
-        place = self._place(name)
+        section = self._section(name)
         gone = {*values, *removed}
-        kept = [line for line in lines[place.start : place.stop] if _canonical(_key_of(line)) not in gone]
+        kept = [line for line in lines[section.start : section.stop] if _canonical(_key_of(line)) not in gone]
         while kept and not kept[-1].strip():
             kept.pop()
         added = [f"{key} = {_quoted(value)}" for key, value in values.items()]
-        rest = lines[place.stop :]
-        self._store([*lines[: place.start], *kept, *added, *([""] if rest else []), *rest])
+        rest = lines[section.stop :]
+        self._store([*lines[: section.start], *kept, *added, *([""] if rest else []), *rest])
         expected = {_canonical(k): v for k, v in self._tables.get(name, {}).items()} | dict(values)
         found = {_canonical(k): v for k, v in Profiles(self.path)._tables.get(name, {}).items()}
         if found != {k: v for k, v in expected.items() if k not in removed}:
@@ -138,13 +138,13 @@ class Profiles:
     def delete(self, name: str) -> None:
         """Remove a profile."""
         self._table(name)
-        place, lines = self._place(name), self._text.splitlines()
+        place, lines = self._section(name), self._text.splitlines()
         kept = [*lines[: place.start - 1], *lines[place.stop :]]
         if self.default == name:
             kept = [line for line in kept if _key_of(line) != _DEFAULT]
         self._store(kept)
 
-    def _place(self, name: str) -> range:
+    def _section(self, name: str) -> range:
         found = self._lines_of(name)
         if found is None:
             raise Failure(f"{self.path}: [profile.{name}] is not written as a table of its own; change it by hand")
@@ -183,17 +183,17 @@ def _read(path: Path) -> str:
         raise Failure(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _flat(table: Mapping[str, Any], prefix: str, where: str) -> Iterator[tuple[str, str]]:
+def _flat(table: Mapping[str, Any], prefix: str, origin: str) -> Iterator[tuple[str, str]]:
     """`sasl.username` is a table in a table to TOML; and `"sasl.username"` is not."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.", where)
+            yield from _flat(value, f"{prefix}{key}.", origin)
         elif isinstance(value, bool):
             yield prefix + key, str(value).lower()
         elif isinstance(value, str | int | float):
             yield prefix + key, str(value)
         else:
-            raise bad_input(f"{where}: {prefix}{key} is neither a text nor a number")
+            raise bad_input(f"{origin}: {prefix}{key} is neither a text nor a number")
 
 
 def _key_of(line: str) -> str:

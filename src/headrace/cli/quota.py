@@ -11,7 +11,7 @@ from .options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, pairs
 from .units import amount, shown_bytes
 
 if TYPE_CHECKING:
-    from headrace.client.core.quotas import Described, Entity
+    from headrace.client.core.quotas import Entity, EntityQuotas
 
 app = typer.Typer(
     help="See and change quotas of users, clients, addresses and prefixes of topics.",
@@ -76,17 +76,17 @@ def list_(
         note("no quotas; set some with `headrace quota set`")
 
 
-def to_json(quota: "Described") -> dict[str, object]:
+def to_json(quota: "EntityQuotas") -> dict[str, object]:
     return {"entity": quota.entity, "quotas": dict(sorted(quota.quotas.items()))}
 
 
-def in_order(quotas: "Iterable[Described]") -> "list[Described]":
+def in_order(quotas: "Iterable[EntityQuotas]") -> "list[EntityQuotas]":
     """By whom they are for; users stand before client ids, as they do in Kafka's tools."""
 
-    def place(quota: "Described") -> list[tuple[bool, str, str]]:
+    def sort_key(quota: "EntityQuotas") -> list[tuple[bool, str, str]]:
         return sorted((kind == "client-id", kind, name or "") for kind, name in quota.entity.items())
 
-    return sorted(quotas, key=place)
+    return sorted(quotas, key=sort_key)
 
 
 def title(entity: "Entity") -> str:
@@ -95,7 +95,7 @@ def title(entity: "Entity") -> str:
     return ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in parts)
 
 
-def show(quotas: "Iterable[Described]") -> None:
+def show(quotas: "Iterable[EntityQuotas]") -> None:
     """Quotas as a table."""
     rows = [
         (title(quota.entity), short(key), shown(key, value))
@@ -200,7 +200,7 @@ def _entity(
     default_ip: bool,
     topic_prefix: str | None,
 ) -> "Entity":
-    found: dict[str, str | None] = {}
+    entity: dict[str, str | None] = {}
     for kind, name, is_default in (
         ("user", user, default_user),
         ("client-id", client_id, default_client_id),
@@ -212,10 +212,10 @@ def _entity(
         if name is not None and not name:
             raise bad_input(f"--{kind} is empty; for all without a quota of their own there is --default-{kind}")
         if name is not None or is_default:
-            found[kind] = name
-    if len(found) > 1 and set(found) != {"user", "client-id"}:
+            entity[kind] = name
+    if len(entity) > 1 and set(entity) != {"user", "client-id"}:
         raise bad_input("a quota is for a user, a client, both, an address or a prefix of topics; leave out the others")
-    return found
+    return entity
 
 
 def _required(entity: "Entity") -> "Entity":
@@ -235,14 +235,14 @@ def key_of(text: str) -> str:
 
 def parsed(limits: Iterable[str]) -> dict[str, float | None]:
     """`produce=10MB` as what brokers take."""
-    found: dict[str, float | None] = {}
+    quotas: dict[str, float | None] = {}
     for name, text in pairs(limits, "quota").items():
         key = key_of(name)
         if key in _RATES or key == "storage_bytes":
-            found[key] = float(amount(text, name))
+            quotas[key] = float(amount(text, name))
         else:
-            found[key] = _number(name, text.removesuffix("%").removesuffix("/s"))
-    return found
+            quotas[key] = _number(name, text.removesuffix("%").removesuffix("/s"))
+    return quotas
 
 
 def _number(name: str, text: str) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from headrace.client.writer import MAX_RECORD_BYTES, Record
+from headrace.client.writer import MAX_RECORD_BYTES, OutgoingRecord
 
 from .console import Failure, bad_input
 from .progress import Advance
@@ -43,7 +43,7 @@ class Recipe:
     encode_by_id: EncodeById | None = None
     """The same for lines of JSON that name their schemas, where none is given for all."""
 
-    def record(self, piece: bytes, number: int, source: str) -> Record:
+    def record(self, piece: bytes, number: int, source: str) -> OutgoingRecord:
         """The record of one piece, which is the `number`th of its source."""
         key, value = self.key, piece
         if self.key_separator is not None:
@@ -52,11 +52,11 @@ class Recipe:
                 raise self._no_key(number, source)
         return self.made(key, value, number, source)
 
-    def made(self, key: bytes | None, value: bytes | dict[str, str] | None, number: int, source: str) -> Record:
+    def made(self, key: bytes | None, value: bytes | dict[str, str] | None, number: int, source: str) -> OutgoingRecord:
         """The record with this key and value, encoded where that was asked for."""
         kept = None if value is not None and value == self.null_value else value
         where = f"record {number} of {source}"
-        return Record(
+        return OutgoingRecord(
             key=_encoded(self.encode_key, key, f"{where}, key"),
             value=_encoded(self.encode_value, kept, where),
             headers=self.headers,
@@ -108,7 +108,9 @@ def _check_size(rest: bytes, label: str, limit: int) -> None:
         raise bad_input(f"{label} has a record of more than {limit} bytes; is --delimiter right?")
 
 
-def records_of(stream: Readable, recipe: Recipe, delimiter: bytes, name: str, on_bytes: Advance) -> Iterator[Record]:
+def records_of(
+    stream: Readable, recipe: Recipe, delimiter: bytes, name: str, on_bytes: Advance
+) -> Iterator[OutgoingRecord]:
     """The records of one stream. A carriage return before a line's end belongs to the end."""
     lines = delimiter == b"\n"
     for number, piece in enumerate(pieces(stream, delimiter, name, on_bytes), 1):
@@ -125,7 +127,7 @@ def csv_records(
     *,
     columns: Sequence[str] = (),
     key_column: str | None = None,
-) -> Iterator[Record]:
+) -> Iterator[OutgoingRecord]:
     """The rows of CSV as objects of JSON, by the columns that the first line names, or these."""
     csv.field_size_limit(MAX_RECORD_BYTES)
     reader = csv.reader(_lines(stream, name, on_bytes), strict=True)
@@ -165,7 +167,7 @@ def _check_head(head: Sequence[str], key_column: str | None, name: str) -> None:
 
 def json_records(
     stream: Readable, recipe: Recipe, name: str, on_bytes: Advance, *, partitions: int | None = None
-) -> Iterator[Record]:
+) -> Iterator[OutgoingRecord]:
     """Lines as `headrace consume --json` prints them: key, value, headers, timestamp and partition of each record.
 
     With `partitions`, which is how many the topic has, each record goes to the one it names.
@@ -191,7 +193,9 @@ def json_records(
         yield record
 
 
-def _json_record(fields: dict[str, Any], recipe: Recipe, number: int, name: str, partitions: int | None) -> Record:
+def _json_record(
+    fields: dict[str, Any], recipe: Recipe, number: int, name: str, partitions: int | None
+) -> OutgoingRecord:
     """ValueError says what is wrong with the fields."""
     by_schema = {part: _by_schema(fields, part, recipe) for part in ("key", "value")}
     plain = {part: _bytes(fields.get(part)) for part, encoded in by_schema.items() if encoded is None}
@@ -275,7 +279,7 @@ def _bytes(value: Any) -> bytes | None:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def whole_file(stream: io.BufferedIOBase, recipe: Recipe, name: str, on_bytes: Advance) -> Iterator[Record]:
+def whole_file(stream: io.BufferedIOBase, recipe: Recipe, name: str, on_bytes: Advance) -> Iterator[OutgoingRecord]:
     """All of a stream as one record."""
     content = stream.read(MAX_RECORD_BYTES + 1)
     if len(content) > MAX_RECORD_BYTES:
@@ -284,7 +288,9 @@ def whole_file(stream: io.BufferedIOBase, recipe: Recipe, name: str, on_bytes: A
     yield recipe.record(content, 1, name)
 
 
-def paced(records: Iterator[Record], rate: float, now: Clock, wait: Callable[[float], None]) -> Iterator[Record]:
+def paced(
+    records: Iterator[OutgoingRecord], rate: float, now: Clock, wait: Callable[[float], None]
+) -> Iterator[OutgoingRecord]:
     """The same records, no more than `rate` of them a second."""
     start = now()
     for number, record in enumerate(records):

@@ -17,9 +17,9 @@ Results go to standard output, all else to standard error; `--json` answers with
 
 ## Where to connect, and as whom
 
-Every command that connects takes the same settings (`gateway` and `pipeline` have options of their own): those of
-librdkafka, and those in files for kcat and for Kafka's own tools (`--command-config`; `sasl.jaas.config` is read for
-PLAIN and SCRAM). What comes first counts:
+Every command that connects takes the same settings (`gateway` and `pipeline run|check` have options of their own):
+those of librdkafka, and those in files for kcat and for Kafka's own tools (`--command-config`; `sasl.jaas.config` is
+read for PLAIN and SCRAM). What comes first counts:
 
 1. `-b HOST:PORT` and `-X NAME=VALUE`
 2. `-F FILE` (also `--command-config`): a client file, one `name=value` a line

@@ -45,29 +45,39 @@ def find_registry(
 
     With `cluster_id`, a gateway that was found counts only if it belongs to that cluster.
     """
-    if url == NONE:
-        return None
-    from headrace.client.registry import RegistrySettings, SchemaRegistry
+    from headrace.client.registry import SchemaRegistry
     from headrace.client.registry_options import BadRegistryOption, registry_settings
+
+    given = find_registry_options(url, bootstrap, properties, cluster_id)
+    try:
+        settings = registry_settings(given)
+    except BadRegistryOption as error:
+        raise bad_input(str(error)) from error
+    return None if settings is None else SchemaRegistry(replace(settings, seconds=_SECONDS))
+
+
+def find_registry_options(
+    url: str | None, bootstrap: str, properties: list[str] | None, cluster_id: Callable[[], str] | None = None
+) -> dict[str, str]:
+    """The same by the options of clients, such as `schema.registry.url`; empty where there is no registry."""
+    if url == NONE:
+        return {}
+    from headrace.client.registry import RegistrySettings, SchemaRegistry
 
     target = resolve_target(bootstrap, properties)
     given = {**target.registry, **({REGISTRY_URL: url} if url else {})}
-    try:
-        settings = registry_settings(given) if REGISTRY_URL in given else None
-    except BadRegistryOption as error:
-        raise bad_input(str(error)) from error
-    if settings is not None:
-        return SchemaRegistry(replace(settings, seconds=_SECONDS))
+    if REGISTRY_URL in given:
+        return given
     for host in list(dict.fromkeys(address.host for address in parse_bootstrap(target.bootstrap)))[:_MOST_PROBED]:
         shown = f"[{host}]" if ":" in host else host
-        place = f"http://{shown}:{_GATEWAY_PORT}"
+        gateway_url = f"http://{shown}:{_GATEWAY_PORT}"
         try:
-            found = SchemaRegistry(RegistrySettings(urls=(place,), seconds=_PROBE_SECONDS)).cluster_id()
+            found = SchemaRegistry(RegistrySettings(urls=(gateway_url,), seconds=_PROBE_SECONDS)).cluster_id()
         except ClientError:
             continue
         if found is not None and (cluster_id is None or found == cluster_id()):
-            return SchemaRegistry(RegistrySettings(urls=(place,), seconds=_SECONDS))
-    return None
+            return {REGISTRY_URL: gateway_url}
+    return {}
 
 
 def require_registry(url: str | None, bootstrap: str, properties: list[str] | None) -> "SchemaRegistry":
@@ -78,7 +88,7 @@ def require_registry(url: str | None, bootstrap: str, properties: list[str] | No
     return found
 
 
-class Decoder:
+class RegistryDecoder:
     """Decodes what has the id of a schema before it. Looks for the registry when that is first met."""
 
     def __init__(self, find: "Callable[[], SchemaRegistry | None]", is_named: bool) -> None:
@@ -86,7 +96,7 @@ class Decoder:
         self._is_named = is_named
         self._serde: Serde | None = None
         self._has_looked = False
-        self._told: set[int] = set()
+        self._warned: set[int] = set()
 
     def __call__(self, data: bytes | None) -> "DecodedValue | None":
         if not data or data[0]:
@@ -101,18 +111,18 @@ class Decoder:
         if self._serde is None:
             return None
         try:
-            found = self._serde.decode(data)
+            decoded = self._serde.decode(data)
         except Undecodable as error:
-            self._tell(schema_id, f"a value of schema {schema_id} cannot be decoded: {error}")
+            self._warn(schema_id, f"a value of schema {schema_id} cannot be decoded: {error}")
             return None
         except ClientError as error:
             if self._is_named:
                 raise
-            self._tell(schema_id, error.message)
+            self._warn(schema_id, error.message)
             return None
-        if found is None and self._is_named:
-            self._tell(schema_id, f"the registry has no schema {schema_id}, which stands before a value")
-        return found
+        if decoded is None and self._is_named:
+            self._warn(schema_id, f"the registry has no schema {schema_id}, which stands before a value")
+        return decoded
 
     def _look(self, schema_id: int) -> None:
         from headrace.registry.serde import Serde
@@ -127,9 +137,9 @@ class Decoder:
                 "name it with --registry URL to see them, or --registry none"
             )
 
-    def _tell(self, schema_id: int, message: str) -> None:
-        if schema_id not in self._told:
-            self._told.add(schema_id)
+    def _warn(self, schema_id: int, message: str) -> None:
+        if schema_id not in self._warned:
+            self._warned.add(schema_id)
             note(f"headrace: {message}")
 
 
@@ -181,13 +191,13 @@ class EncoderById:
 
     def __call__(self, value: Any, schema_id: int, message: str, option: str) -> bytes:
         """ValueError says why it cannot be; `option` is what names the schema."""
-        found = self._encoders.get((schema_id, message))
-        if found is None:
+        decoded = self._encoders.get((schema_id, message))
+        if decoded is None:
             if self._registry is None:
                 self._registry = self._find()
             which = f"id:{schema_id}{f'#{message}' if message else ''}"
-            found = self._encoders[schema_id, message] = encoder(self._registry, which, "", option)
-        return found.of_json(value)
+            decoded = self._encoders[schema_id, message] = encoder(self._registry, which, "", option)
+        return decoded.of_json(value)
 
 
 def encoder(registry: "SchemaRegistry", which: str, subject: str, option: str) -> Encoder:

@@ -13,7 +13,7 @@ from .console import bad_input
 if TYPE_CHECKING:
     from headrace.registry.serde import DecodedValue
 
-Render = Callable[["Message"], bytes]
+Render = Callable[["ConsumedMessage"], bytes]
 
 _FIELD: Final = re.compile(rb"\{(\w+)\}")
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -21,7 +21,7 @@ _FIELDS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "
 _EXTRA: Final = ("_key", "_partition", "_offset", "_timestamp")
 
 
-class Message(Protocol):
+class ConsumedMessage(Protocol):
     """What is used of a `confluent_kafka.Message`."""
 
     def topic(self) -> str: ...
@@ -96,7 +96,7 @@ class Csv:
         self._columns = list(columns)
         self._has_begun = False
 
-    def __call__(self, message: Message) -> bytes:
+    def __call__(self, message: ConsumedMessage) -> bytes:
         fields = self._fields(message.value())
         rows: list[list[Any]] = []
         if not self._has_begun:
@@ -116,7 +116,7 @@ class Csv:
             return None
         return value if isinstance(value, dict) else None
 
-    def _cell(self, column: str, fields: dict[str, Any] | None, message: Message) -> Any:
+    def _cell(self, column: str, fields: dict[str, Any] | None, message: ConsumedMessage) -> Any:
         if column in _EXTRA:
             value = _timestamp(message) if column == "_timestamp" else getattr(message, column[1:])()
         elif fields is not None:
@@ -138,13 +138,13 @@ def _template(template: bytes, end: bytes, null: bytes, text: Callable[[bytes | 
         if found[1].decode() not in _FIELDS:
             raise bad_input(f"--format has the field {{{found[1].decode()}}}; there are {', '.join(_FIELDS)}")
 
-    def render(message: Message) -> bytes:
+    def render(message: ConsumedMessage) -> bytes:
         return _FIELD.sub(lambda found: _field(message, found[1].decode(), null, text), template) + end
 
     return render
 
 
-def _field(message: Message, name: str, null: bytes, text: Callable[[bytes | None], bytes]) -> bytes:
+def _field(message: ConsumedMessage, name: str, null: bytes, text: Callable[[bytes | None], bytes]) -> bytes:
     if name == "size":
         return str(len(message.value() or b"")).encode()
     if name == "headers":
@@ -155,12 +155,12 @@ def _field(message: Message, name: str, null: bytes, text: Callable[[bytes | Non
     return text(value) if isinstance(value, bytes) else str(value).encode()
 
 
-def _timestamp(message: Message) -> int | None:
+def _timestamp(message: ConsumedMessage) -> int | None:
     kind, milliseconds = message.timestamp()
     return milliseconds if kind else None
 
 
-def as_json(message: Message, decode: Decode = lambda _data: None) -> bytes:
+def as_json(message: ConsumedMessage, decode: Decode = lambda _data: None) -> bytes:
     """One line of JSON; bytes that are not UTF-8 stand as `{"base64": "..."}`, what has a schema as what it is."""
     values: dict[str, Any] = {
         "topic": message.topic(),

@@ -2,7 +2,7 @@
 
 import json as json_text
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -82,18 +82,18 @@ def show(
         by_id = client.schema(id_)
         if by_id is None:
             raise Failure(f"{client.name} has no schema {id_}")
-        found = by_id
+        schema = by_id
     else:
         assert subject is not None
-        found = _found(lambda: client.version(subject, _version(version)))
+        schema = _answer(lambda: client.version(subject, _version(version)))
     if json:
-        say_json(_values(found))
+        say_json(_values(schema))
         return
-    place = f"{found.subject} version {found.version}, " if found.subject else ""
-    note(f"{place}id {found.id}, {found.type}")
-    for one in found.references:
+    place = f"{schema.subject} version {schema.version}, " if schema.subject else ""
+    note(f"{place}id {schema.id}, {schema.type}")
+    for one in schema.references:
         note(f"refers to {one.name}: {one.subject} version {one.version}")
-    say(_pretty(found))
+    say(_pretty(schema))
 
 
 @app.command(
@@ -156,7 +156,7 @@ def check(
     schema = _schema(file, type_, reference)
     client = require_registry(registry, bootstrap, properties)
     chosen = None if version is None else _version(version)
-    reasons = _found(lambda: client.incompatibilities(subject, schema, chosen))
+    reasons = _answer(lambda: client.incompatibilities(subject, schema, chosen))
     level = client.compatibility(subject)
     if json:
         say_json({"subject": subject, "compatible": not reasons, "level": level, "reasons": reasons})
@@ -200,7 +200,7 @@ def delete(
             raise Failure("nothing was deleted")
     client = require_registry(registry, bootstrap, properties)
     chosen = None if version is None else _version(version)
-    gone = _found(lambda: client.delete(subject, chosen, permanent=permanent))
+    gone = _answer(lambda: client.delete(subject, chosen, permanent=permanent))
     if json:
         say_json({"subject": subject, "deleted": gone, "permanent": permanent})
     else:
@@ -234,16 +234,109 @@ def compatibility(
         raise bad_input(f"--set {set_}: there are {', '.join(_LEVELS)}")
     client = require_registry(registry, bootstrap, properties)
     if level is not None or unset:
-        found = _found(lambda: client.set_compatibility(level, subject))
+        current = _answer(lambda: client.set_compatibility(level, subject))
     else:
-        found = _found(lambda: client.compatibility(subject))
+        current = _answer(lambda: client.compatibility(subject))
     if json:
-        say_json({"subject": subject, "level": found})
+        say_json({"subject": subject, "level": current})
     else:
-        say(f"{subject or 'all subjects'}: {found}")
+        say(f"{subject or 'all subjects'}: {current}")
 
 
-def _found(call: Callable[[], T]) -> T:
+@app.command(
+    epilog=examples(
+        "headrace schema export schemas.txt",
+        "headrace schema export - | kcat -P -b other:9092 -t _schemas -K $'\\t'",
+    )
+)
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write to; - for standard output.")],
+    registry: RegistryUrl = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Write all that a registry holds as records of Confluent's topic `_schemas`: a line each, key, tab, value."""
+    from headrace.registry.confluent_topic import topic_records, written_line
+    from headrace.registry.moving import held_by
+
+    contents = held_by(require_registry(registry, bootstrap, properties))
+    lines = [written_line(key, value) for key, value in topic_records(contents)]
+    counts = {"versions": len(contents.versions), "records": len(lines)}
+    if str(file) == "-":
+        for line in lines:
+            say(line)
+        return
+    try:
+        file.write_text("".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise bad_input(f"{file} cannot be written: {error.strerror}") from error
+    if json:
+        say_json(counts)
+    else:
+        say(f"{file}: {counts['versions']} versions in {counts['records']} records")
+
+
+@app.command(
+    "import",
+    epilog=examples(
+        "headrace schema import schemas.txt",
+        "headrace schema import --topic _schemas -b old:9092 --registry http://127.0.0.1:8080",
+    )
+    + "\n\nExit codes: 0 everything is there, 1 something could not be put there.",
+)
+def import_(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Records of the topic, a line each; - for stdin.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Read this topic of the brokers instead of a file.")
+    ] = None,
+    registry: RegistryUrl = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: ClientProperties = None,
+    json: Json = False,
+) -> None:
+    """Put what a registry of Confluent's format keeps in its topic into a registry: ids, versions, settings, what was
+    deleted softly. It may be run again."""
+    if (file is None) == (topic is None):
+        raise bad_input("say what to read: either FILE or --topic TOPIC")
+    from headrace.registry.confluent_topic import read_lines, read_topic
+    from headrace.registry.moving import move_into
+
+    if topic is not None:
+        contents = read_topic(_topic_records(topic, bootstrap, properties))
+    else:
+        assert file is not None
+        contents = read_topic(read_lines(read_schema(file).split("\n")))
+    client = require_registry(registry, bootstrap, properties)
+    troubles = [*contents.passed_over, *move_into(client, contents)]
+    if json:
+        say_json({"versions": len(contents.versions), "troubles": troubles})
+    else:
+        say(f"{len(contents.versions)} versions of {len({s for s, _ in contents.versions})} subjects")
+        for trouble in troubles:
+            note(trouble)
+    if troubles:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _topic_records(topic: str, bootstrap: str, properties: list[str] | None) -> Iterator[tuple[str, str | None]]:
+    """Keys and values of a topic with one partition."""
+    from .connecting import admin, record_reader
+
+    client = admin(bootstrap, properties)
+    partitions = client.partition_numbers(topic)
+    if partitions != [0]:
+        raise bad_input(f"--topic {topic} has {len(partitions)} partitions; a registry's topic has one")
+    starts, ends = client.start_offsets(topic, [0]), client.end_offsets(topic, [0])
+    for message in record_reader(bootstrap, properties, topic, starts, ends).messages():
+        if message is not None:
+            key, value = message.key() or b"", message.value()
+            yield key.decode("utf-8", "replace"), None if value is None else value.decode("utf-8", "replace")
+
+
+def _answer(call: Callable[[], T]) -> T:
     from headrace.client.registry import NotRegistered
 
     try:

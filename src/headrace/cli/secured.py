@@ -6,6 +6,7 @@ In the data directory, for its owner alone:
     secrets/broker.keystore.pem        the certificate of the brokers, for the names of this machine
     secrets/gateway.pem, gateway.key   the gateway's, for HTTPS
     secrets/admin.password             of the first user, who may do everything; gateway.password of the gateway's own
+    secrets/push.keys                  what the gateway encrypts push subscriptions and their secrets with
     secrets/zookeeper.password         of the brokers, at a ZooKeeper that is started for them
     secrets/admin.properties           a client file for `headrace -F`, kcat and librdkafka
     secrets/admin-java.properties      the same for Kafka's own tools
@@ -13,6 +14,7 @@ In the data directory, for its owner alone:
 Certificates are renewed at a start when they are about to end, or are for other names; passwords stay.
 """
 
+import base64
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,6 +44,8 @@ _BROKER: Final = "broker"
 _HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 _DAYS_LEFT: Final = 30
 _PASSWORD_BYTES: Final = 24
+_PUSH_KEYS: Final = "push.keys"
+_KEY_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ class Secrets:
             *("--tls-cert", str(self.file(f"{GATEWAY}.pem")), "--tls-key", str(self.file(f"{GATEWAY}.key"))),
             *("--sasl-mechanism", MECHANISM, "--broker-ca", str(self.ca)),
             *("--user", GATEWAY, "--password-file", str(self.file(f"{GATEWAY}.password"))),
+            *("--push-keys", str(self.file(_PUSH_KEYS))),
         )
 
     def write_client_files(self, bootstrap: str) -> None:
@@ -150,6 +155,8 @@ def prepare(data: Path) -> Secrets:
         if not is_fresh(directory / f"{name}.pem", authority, _HOSTS, _DAYS_LEFT):
             issue(directory, name, authority, hosts=_HOSTS)
     passwords = {name: _password(directory / f"{name}.password") for name in (ADMIN, GATEWAY)}
+    if not (directory / _PUSH_KEYS).exists():
+        write_secret(directory / _PUSH_KEYS, base64.b64encode(secrets.token_bytes(_KEY_BYTES)) + b"\n")
     return Secrets(directory, passwords, _password(directory / "zookeeper.password"))
 
 

@@ -28,7 +28,7 @@ class ServiceManager:
 
     def ready(self, status: str = "") -> None:
         """This process serves. Called on the event loop, which answers the watchdog from then on."""
-        self._tell("READY=1", f"STATUS={status}" if status else "")
+        self._notify("READY=1", f"STATUS={status}" if status else "")
         self.keep_alive()
 
     def keep_alive(self) -> None:
@@ -38,19 +38,19 @@ class ServiceManager:
 
     def status(self, text: str) -> None:
         """One line that `systemctl status` shows."""
-        self._tell(f"STATUS={text}")
+        self._notify(f"STATUS={text}")
 
     def stopping(self) -> None:
         """This process stops in order, which may take a while."""
-        self._tell("STOPPING=1")
+        self._notify("STOPPING=1")
 
     def _beat(self) -> None:
         import asyncio
 
-        self._tell("WATCHDOG=1")
+        self._notify("WATCHDOG=1")
         self._watchdog = asyncio.get_running_loop().call_later(self.watchdog_seconds / 2, self._beat)
 
-    def _tell(self, *lines: str) -> None:
+    def _notify(self, *lines: str) -> None:
         """A manager that has gone away, or whose queue is full, is no reason to fail."""
         if not self._address:
             return

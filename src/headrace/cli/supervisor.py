@@ -69,7 +69,7 @@ class Child:
     values: dict[str, str] = field(default_factory=dict)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is started again, or stopped for good."""
-    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    at_once: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to start it again without a pause, once it has ended."""
     lives: int = 1
     failures: int = 0
@@ -143,8 +143,8 @@ class Supervisor:
         self._watches: dict[asyncio.Task[int], Child] = {}
 
     async def __aenter__(self) -> Self:
-        self._asked = asyncio.Event()
-        self._asked_again = asyncio.Event()
+        self._stop_requested = asyncio.Event()
+        self._stop_requested_again = asyncio.Event()
         self._stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -178,7 +178,7 @@ class Supervisor:
         """Whether every child is ready; False as soon as one has ended or a stop was asked for."""
         everyone = asyncio.create_task(self._everyone_ready())
         await self._first_of(everyone)
-        ready = everyone.done() and not self._asked.is_set() and not self.exit_code
+        ready = everyone.done() and not self._stop_requested.is_set() and not self.exit_code
         everyone.cancel()
         return ready
 
@@ -192,7 +192,7 @@ class Supervisor:
         False when everything stops meanwhile. One that fails to get ready is started again like any other.
         """
         child.ready.clear()
-        child.hurry.set()
+        child.at_once.set()
         await self._end(child)
         ready = asyncio.create_task(child.ready.wait())
         await self._first_of(ready)
@@ -204,11 +204,11 @@ class Supervisor:
             await child.ready.wait()
 
     async def _first_of(self, *others: "asyncio.Task[None] | asyncio.Task[bool]") -> None:
-        asked = asyncio.create_task(self._asked.wait())
-        tasks: list[asyncio.Future[Any]] = [asked, *self._watches, *others]
+        stop_requested = asyncio.create_task(self._stop_requested.wait())
+        tasks: list[asyncio.Future[Any]] = [stop_requested, *self._watches, *others]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        if not self._asked.is_set():
+        stop_requested.cancel()
+        if not self._stop_requested.is_set():
             self._note_deaths()
 
     def _note_deaths(self) -> None:
@@ -218,7 +218,7 @@ class Supervisor:
                 self.exit_code = _code_for(watch.result())
 
     def _on_signal(self) -> None:
-        (self._asked_again if self._asked.is_set() else self._asked).set()
+        (self._stop_requested_again if self._stop_requested.is_set() else self._stop_requested).set()
 
     def _pass_on(self, number: signal.Signals) -> None:
         for child in self._children:
@@ -226,7 +226,7 @@ class Supervisor:
 
     @property
     def _is_ending(self) -> bool:
-        return self._asked.is_set() or self._stopping.is_set()
+        return self._stop_requested.is_set() or self._stopping.is_set()
 
     async def _look_after(self, child: Child) -> int:
         """The exit code of a child's last life."""
@@ -237,7 +237,7 @@ class Supervisor:
             self._on_change()
             if self._is_ending or child.revival is None:
                 return code
-            if not child.hurry.is_set():
+            if not child.at_once.is_set():
                 if not child.revival.may_follow(child, code):
                     return code
                 note(f"headrace: {child.title} {_end(code)}; it is started again")
@@ -249,7 +249,7 @@ class Supervisor:
 
     async def _pause(self, child: Child, seconds: float) -> None:
         """Wait, unless all is to stop, or the child is asked for."""
-        events = (self._asked, self._stopping, child.hurry)
+        events = (self._stop_requested, self._stopping, child.at_once)
         waiting = [asyncio.create_task(event.wait()) for event in events]
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
@@ -263,7 +263,7 @@ class Supervisor:
         """Let the child's process end, by force after a while or a second signal of the user's."""
         process = child.process
         child.send(signal.SIGTERM)
-        again = asyncio.create_task(self._asked_again.wait())
+        again = asyncio.create_task(self._stop_requested_again.wait())
         ended = asyncio.create_task(process.wait())
         tasks: list[asyncio.Future[Any]] = [again, ended]
         await asyncio.wait(tasks, timeout=self._grace, return_when=asyncio.FIRST_COMPLETED)
@@ -276,8 +276,8 @@ class Supervisor:
 
 
 async def _begin_next_life(child: Child) -> None:
-    child.failures = 0 if child.hurry.is_set() else child.failures + 1
-    child.hurry.clear()
+    child.failures = 0 if child.at_once.is_set() else child.failures + 1
+    child.at_once.clear()
     child.ready.clear()
     child.lives += 1
     child.process = await _spawn(child.arguments, child.watchdog)

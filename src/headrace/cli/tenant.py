@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace.client.core.security import (
-    EVERY_HOST,
-    Acl,
+from headrace.client.core.security import EVERY_HOST
+from headrace.client.errors import ClientError
+from headrace.protocol.acl import (
+    AclBinding,
+    AclEntry,
     AclFilter,
-    Operation,
+    AclOperation,
     PatternType,
-    Permission,
+    PermissionType,
+    ResourcePattern,
     ResourceType,
 )
-from headrace.client.errors import ClientError
 from headrace.protocol.scram import ScramMechanism
 
 from . import connecting
@@ -35,7 +37,7 @@ from .quota import in_order, key_of, parsed, short, shown, to_json
 from .user import generated, new_password
 
 if TYPE_CHECKING:
-    from headrace.client.core.quotas import Described, Entity
+    from headrace.client.core.quotas import Entity, EntityQuotas
     from headrace.ops.security import SecurityOperations
 
 app = typer.Typer(
@@ -61,7 +63,7 @@ class Tenant:
 
     prefix: str
     users: list[str]
-    quotas: "list[Described]" = field(default_factory=list)
+    quotas: "list[EntityQuotas]" = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -147,17 +149,17 @@ def _limits(given: list[str] | None) -> dict[str, float | None]:
     return limits
 
 
-def rights(user: str, prefix: str) -> Iterator[Acl]:
+def rights(user: str, prefix: str) -> Iterator[AclBinding]:
     """What a tenant's user may do."""
     for kind in _TYPES:
-        yield Acl(
-            resource=kind,
-            name=prefix,
-            pattern=PatternType.PREFIXED,
-            principal=principal_of(user),
-            host=EVERY_HOST,
-            operation=Operation.ALL,
-            permission=Permission.ALLOW,
+        yield AclBinding(
+            resource=ResourcePattern(type=kind, name=prefix, pattern=PatternType.PREFIXED),
+            entry=AclEntry(
+                principal=principal_of(user),
+                host=EVERY_HOST,
+                operation=AclOperation.ALL,
+                permission=PermissionType.ALLOW,
+            ),
         )
 
 
@@ -190,13 +192,17 @@ def _prefix(name: str, prefix: str | None) -> str:
 
 def _refuse_overlap(operations: "SecurityOperations", prefix: str, users: Sequence[str]) -> None:
     mine = {principal_of(user) for user in users}
-    for acl in operations.acls(AclFilter(resource=ResourceType.TOPIC, permission=Permission.ALLOW)):
-        if acl.pattern is not PatternType.PREFIXED or acl.principal in mine or acl.name == prefix:
+    for acl in operations.acls(AclFilter(type=ResourceType.TOPIC, permission=PermissionType.ALLOW)):
+        if (
+            acl.resource.pattern is not PatternType.PREFIXED
+            or acl.entry.principal in mine
+            or acl.resource.name == prefix
+        ):
             continue
-        if acl.name.startswith(prefix) or prefix.startswith(acl.name):
+        if acl.resource.name.startswith(prefix) or prefix.startswith(acl.resource.name):
             raise Failure(
-                f"prefix '{prefix}' and '{acl.name}', where {acl.principal} has rights, reach into each other; choose "
-                "another one with --prefix, or say --overlap"
+                f"prefix '{prefix}' and '{acl.resource.name}', where {acl.entry.principal} has rights, reach into each "
+                "other; choose another one with --prefix, or say --overlap"
             )
 
 
@@ -225,7 +231,7 @@ def _report(
     json: bool,
 ) -> None:
     if json:
-        told: list[dict[str, Any]] = [
+        values: list[dict[str, Any]] = [
             {"user": user, "state": "created" if user in new else "kept"}
             | ({"password": passwords[user]} if user in passwords else {})
             for user in users
@@ -236,7 +242,7 @@ def _report(
                 "tenant": name,
                 "state": state,
                 "prefix": prefix,
-                "users": told,
+                "users": values,
                 "quotas": dict(limits),
                 "connect": dict(connection),
             }
@@ -279,7 +285,7 @@ def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, properties: ClientProperties
         note("no tenants; make one with `headrace tenant create NAME`")
 
 
-def _quotas(quotas: "Iterable[Described]") -> str:
+def _quotas(quotas: "Iterable[EntityQuotas]") -> str:
     return ", ".join(
         f"{next(iter(quota.entity.values()))} {short(key)}={shown(key, value)}"
         for quota in quotas
@@ -289,9 +295,9 @@ def _quotas(quotas: "Iterable[Described]") -> str:
 
 def _tenants(operations: "SecurityOperations") -> list[Tenant]:
     rights_of: defaultdict[str, defaultdict[str, set[ResourceType]]] = defaultdict(lambda: defaultdict(set))
-    for acl in operations.acls(AclFilter(operation=Operation.ALL, permission=Permission.ALLOW)):
-        if acl.pattern is PatternType.PREFIXED and acl.principal.startswith("User:"):
-            rights_of[acl.name][acl.principal.removeprefix("User:")].add(acl.resource)
+    for acl in operations.acls(AclFilter(operation=AclOperation.ALL, permission=PermissionType.ALLOW)):
+        if acl.resource.pattern is PatternType.PREFIXED and acl.entry.principal.startswith("User:"):
+            rights_of[acl.resource.name][acl.entry.principal.removeprefix("User:")].add(acl.resource.type)
     quotas = in_order(operations.describe_quotas())
     tenants: list[Tenant] = []
     for prefix, users in sorted(rights_of.items()):
@@ -345,14 +351,18 @@ def delete(
         raise Failure(f"{len(failed)} topic(s) could not be deleted: {next(iter(failed.values()))}")
 
 
-def _only_here(operations: "SecurityOperations", acls: Iterable[Acl], prefix: str) -> list[str]:
+def _only_here(operations: "SecurityOperations", acls: Iterable[AclBinding], prefix: str) -> list[str]:
     """The users of a prefix that have no rights anywhere else."""
-    principals = {acl.principal for acl in acls if acl.principal.startswith("User:") and acl.principal != "User:*"}
+    principals = {
+        acl.entry.principal
+        for acl in acls
+        if acl.entry.principal.startswith("User:") and acl.entry.principal != "User:*"
+    }
     return sorted(
         principal.removeprefix("User:")
         for principal in principals
         if all(
-            each.name == prefix and each.pattern is PatternType.PREFIXED
+            each.resource.name == prefix and each.resource.pattern is PatternType.PREFIXED
             for each in operations.acls(AclFilter(principal=principal))
         )
     )

@@ -53,13 +53,16 @@ def list_(
 ) -> None:
     """List transactional ids, with what their coordinators know."""
     with connecting.transaction_operations(bootstrap, properties) as operations:
-        found = operations.list_transactions(state or (), producer_id or (), longer_than, pattern)
+        transactions = operations.list_transactions(state or (), producer_id or (), longer_than, pattern)
     if json:
         say_json(
-            [{"id": t.id, "state": t.state, "producer_id": t.producer_id, "coordinator": t.coordinator} for t in found]
+            [
+                {"id": t.id, "state": t.state, "producer_id": t.producer_id, "coordinator": t.coordinator}
+                for t in transactions
+            ]
         )
-    elif found:
-        rows = [(t.id, t.state, t.producer_id, t.coordinator) for t in found]
+    elif transactions:
+        rows = [(t.id, t.state, t.producer_id, t.coordinator) for t in transactions]
         say_table(("ID", "STATE", "PRODUCER ID", "COORDINATOR"), rows)
     else:
         note("no transactional ids; they come with their first producer")
@@ -85,16 +88,16 @@ def describe(
             say(f"{name:<16}{_shown(value)}")
 
 
-def _values(found: Any) -> dict[str, Any]:
-    started = None if found.start_ms < 0 else datetime.fromtimestamp(found.start_ms / 1000, UTC).isoformat()
+def _values(transaction: Any) -> dict[str, Any]:
+    started = None if transaction.start_ms < 0 else datetime.fromtimestamp(transaction.start_ms / 1000, UTC).isoformat()
     return {
-        "id": found.transactional_id,
-        "state": found.state,
-        "producer_id": found.producer_id,
-        "producer_epoch": found.producer_epoch,
-        "timeout_ms": found.timeout_ms,
+        "id": transaction.transactional_id,
+        "state": transaction.state,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
+        "timeout_ms": transaction.timeout_ms,
         "started": started,
-        "partitions": [f"{topic}-{index}" for topic, index in found.partitions],
+        "partitions": [f"{topic}-{index}" for topic, index in transaction.partitions],
     }
 
 

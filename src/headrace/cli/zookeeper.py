@@ -56,14 +56,14 @@ _SETTINGS: Final = {
 def find_java() -> str:
     """The `java` command; a failure in words where there is none."""
     home = os.environ.get("JAVA_HOME")
-    found = which("java", path=os.path.join(home, "bin")) if home else None
-    found = found or which("java")
-    if found is None:
+    java = which("java", path=os.path.join(home, "bin")) if home else None
+    java = java or which("java")
+    if java is None:
         raise Failure(
             "ZooKeeper needs Java, and there is no `java` here; install Java 17 or set JAVA_HOME, "
             "or use one that runs already: `headrace up --store zookeeper://HOST:PORT`"
         )
-    return found
+    return java
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class ZooKeeperServer(_Scoped):
                 stdout=log,
                 stderr=log,
                 process_group=0,
-                preexec_fn=_death_wish(),  # noqa: PLW1509 - one system call, made before exec
+                preexec_fn=_killed_with_parent(),  # noqa: PLW1509 - one system call, made before exec
             )
 
     def wait_until_serving(self) -> None:
@@ -201,6 +201,9 @@ class ZooKeeperServer(_Scoped):
     def _write_config(self) -> Path:
         state = self._data / "state"
         state.mkdir(parents=True, exist_ok=True)
+        self._data.chmod(
+            0o700
+        )  # a cluster's secret and what checks its passwords are in there, and ZooKeeper's files open
         settings = {**_SETTINGS, "dataDir": str(state.resolve()), "clientPort": str(self.port)}
         lines = [f"{name}={value}" for name, value in settings.items()] + [member.line() for member in self._members]
         (state / "myid").write_text(f"{self.number}\n")
@@ -290,7 +293,7 @@ def _class_path(jars: Sequence[Path]) -> str:
     return os.pathsep.join(str(jar) for jar in jars)
 
 
-def _death_wish() -> Callable[[], None]:
+def _killed_with_parent() -> Callable[[], None]:
     """What a child calls to be killed when its parent ends, however that ends."""
     import ctypes
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StoreLocation:
     """Where a cluster's metadata is: ZooKeeper's address and path, or a lone broker's data directory."""
 
     store: str | None = None
@@ -55,7 +55,7 @@ class Place:
         return str(self.data) if self.store is None else self.store
 
 
-def place(store: str | None, data: Path | None = None, config: Path | None = None) -> Place:
+def store_location(store: str | None, data: Path | None = None, config: Path | None = None) -> StoreLocation:
     """What the options say; of store and data exactly one is given, or a broker's settings name the store."""
     settings = None if data is not None else _settings(config)
     if store is None and settings is not None and settings["zookeeper.connect"]:
@@ -64,7 +64,7 @@ def place(store: str | None, data: Path | None = None, config: Path | None = Non
         raise bad_input("where is the metadata? Give --store zookeeper://HOST:PORT/PATH, or --data of a lone broker")
     if store is not None and not store.startswith(_SCHEME):
         raise bad_input(f"--store '{store}' is not zookeeper://HOST:PORT,HOST:PORT/PATH")
-    return Place(store=store, data=data, access=None if settings is None else _access(settings))
+    return StoreLocation(store=store, data=data, access=None if settings is None else _access(settings))
 
 
 def _settings(config: Path | None) -> "BrokerConfig | None":
@@ -90,31 +90,31 @@ def _access(settings: "BrokerConfig") -> "ZooKeeperAccess":
         raise bad_input(str(error)) from error
 
 
-def secure_store(where: Place, *, is_open: bool, json: bool) -> None:
+def secure_store(location: StoreLocation, *, is_open: bool, json: bool) -> None:
     """Have what a cluster keeps in ZooKeeper belong to its brokers alone, or to everybody again."""
-    if where.access is None or (where.access.login is None and where.access.tls is None):
+    if location.access is None or (location.access.login is None and location.access.tls is None):
         raise bad_input(
             "whose is it to be? Give the brokers' settings with --config, or HEADRACE_ZOOKEEPER_AUTH=USER:PASSWORD"
         )
 
-    if where.store is not None and not where.store.removeprefix(_SCHEME).partition("/")[2].strip("/"):
-        raise bad_input(f"--store {where} has no path: what a cluster keeps at the top is not its own alone")
+    if location.store is not None and not location.store.removeprefix(_SCHEME).partition("/")[2].strip("/"):
+        raise bad_input(f"--store {location} has no path: what a cluster keeps at the top is not its own alone")
 
     async def change() -> int:
-        async with _opened(where, for_writing=False) as store:
+        async with _opened(location, for_writing=False) as store:
             return await cast("ZooKeeperStore", store).set_acls(is_open=is_open)
 
-    changed = _run(change, where)
+    changed = _run(change, location)
     if json:
-        say_json({"state": "open" if is_open else "secured", "store": str(where), "changed": changed})
+        say_json({"state": "open" if is_open else "secured", "store": str(location), "changed": changed})
         return
     now = "everybody's" if is_open else "the brokers' own"
-    say(f"what the cluster keeps at {where} is {now}: {changed} znode(s) were changed")
+    say(f"what the cluster keeps at {location} is {now}: {changed} znode(s) were changed")
     if not is_open:
         note("set zookeeper.set.acl=true on all brokers, so that what they write from now on is, too")
 
 
-def take_backup(source: Place, file: Path, *, overwrite: bool, json: bool) -> None:
+def take_backup(source: StoreLocation, file: Path, *, overwrite: bool, json: bool) -> None:
     """Write the metadata to a file, and say what is in it."""
     if file.exists() and not overwrite:
         raise Failure(f"{file} exists; choose another name, or give --force to replace it")
@@ -133,7 +133,7 @@ def take_backup(source: Place, file: Path, *, overwrite: bool, json: bool) -> No
     note("the file holds the secret by which brokers know each other; only its owner can read it: keep it so")
 
 
-def restore_backup(target: Place, file: Path, *, force: bool, dry_run: bool, json: bool) -> None:
+def restore_backup(target: StoreLocation, file: Path, *, force: bool, dry_run: bool, json: bool) -> None:
     """Put the metadata of a file into an empty store, or in the place of what is there."""
     try:
         kept = backups.decode(file.read_bytes())
@@ -142,7 +142,7 @@ def restore_backup(target: Place, file: Path, *, force: bool, dry_run: bool, jso
 
     creation = backups.restoration(kept, SystemRandom())
 
-    async def put_back() -> backups.Target:
+    async def put_back() -> backups.RestoreTarget:
         async with _opened(target, for_writing=not dry_run, cluster_id=kept.cluster_id) as store:
             found = await backups.look(store)
             backups.refuse(kept, target.kind, found, newest_level=SUPPORTED.max, force=force)
@@ -158,7 +158,7 @@ def restore_backup(target: Place, file: Path, *, force: bool, dry_run: bool, jso
     _report(kept, target, before, dry_run=dry_run)
 
 
-def _report(kept: Backup, target: Place, before: backups.Target, *, dry_run: bool) -> None:
+def _report(kept: Backup, target: StoreLocation, before: backups.RestoreTarget, *, dry_run: bool) -> None:
     verb = "would be restored" if dry_run else "restored"
     replaced = "" if before.is_empty else f", in the place of {len(before.entries)} keys"
     say(f"{_described(kept)} {verb} to {target}{replaced}")
@@ -180,9 +180,9 @@ def _described(backup: Backup) -> str:
     )
 
 
-def _run(work: Callable[[], Awaitable[T]], where: Place) -> T:
+def _run(work: Callable[[], Awaitable[T]], location: StoreLocation) -> T:
     async def run() -> T:
-        waiting = asyncio.get_running_loop().call_later(_SILENT_SECONDS, note, f"headrace: waiting for {where}")
+        waiting = asyncio.get_running_loop().call_later(_SILENT_SECONDS, note, f"headrace: waiting for {location}")
         try:
             return await work()
         finally:
@@ -194,32 +194,32 @@ def _run(work: Callable[[], Awaitable[T]], where: Place) -> T:
     except BackupError as error:
         raise Failure(str(error)) from error
     except StoreError as error:
-        unreachable = where.kind is StoreKind.ZOOKEEPER
-        message = f"--store {where}: {error}" if unreachable else str(error)
+        unreachable = location.kind is StoreKind.ZOOKEEPER
+        message = f"--store {location}: {error}" if unreachable else str(error)
         raise Failure(message, ExitCode.UNREACHABLE if unreachable else ExitCode.FAILED) from error
     except StorageError as error:
-        raise Failure(f"--data {where}: {error}") from error
+        raise Failure(f"--data {location}: {error}") from error
 
 
 @asynccontextmanager
-async def _opened(where: Place, *, for_writing: bool, cluster_id: str = "") -> AsyncIterator[MetadataStore]:
+async def _opened(location: StoreLocation, *, for_writing: bool, cluster_id: str = "") -> AsyncIterator[MetadataStore]:
     store: Any
-    if where.store is not None:
+    if location.store is not None:
         from headrace.cluster.zookeeper import ZooKeeperStore
         from headrace.cluster.zookeeper_access import OPEN
 
         store = await ZooKeeperStore.open(
-            where.store, patience=_PATIENCE_SECONDS, make_path=for_writing, access=where.access or OPEN
+            location.store, patience=_PATIENCE_SECONDS, make_path=for_writing, access=location.access or OPEN
         )
         try:
             yield store
         finally:
             await store.close()
         return
-    assert where.data is not None
-    with _held(where.data):
-        _refuse_directory(where.data, cluster_id)
-        file = where.data / _METADATA_FILE
+    assert location.data is not None
+    with _held(location.data):
+        _refuse_directory(location.data, cluster_id)
+        file = location.data / _METADATA_FILE
         # A dry run is not to leave a file: one that is not there is as empty as one in memory.
         store = await SqliteStore.open(file if for_writing or file.exists() else ":memory:")
         try:

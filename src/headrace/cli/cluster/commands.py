@@ -133,7 +133,7 @@ def reassign(
     options = _move_options(throttle, wait, dry_run, json)
     with connecting.operations(bootstrap, properties) as operations:
         view = operations.view()
-        asked = _asked(view, topics, partition, written)
+        asked = _requested_replicas(view, topics, partition, written)
         if cancel:
             _cancel(operations, view, asked, options)
             return
@@ -165,7 +165,7 @@ def _refuse_mixtures(
         raise bad_input("where to? Name brokers with --to, such as --to 1,2,3")
 
 
-def _asked(
+def _requested_replicas(
     view: ClusterView,
     topics: list[str] | None,
     partition: list[int] | None,
@@ -191,17 +191,17 @@ def _asked(
 
 def _placed(
     view: ClusterView,
-    asked: dict[TopicPartition, Replicas],
+    current: dict[TopicPartition, Replicas],
     partition: list[int] | None,
     chosen: tuple[int, ...] | None,
     replication_factor: int | None,
 ) -> dict[TopicPartition, Replicas]:
     if partition:
         assert chosen is not None
-        return dict.fromkeys(asked, chosen)
+        return dict.fromkeys(current, chosen)
     if chosen is not None:
         _refuse_unknown_brokers(view, {TopicPartition("", 0): chosen})
-    return placed_on(asked, view.racks, view.racks if chosen is None else chosen, replication_factor)
+    return placed_on(current, view.racks, view.racks if chosen is None else chosen, replication_factor)
 
 
 def _refuse_unknown_brokers(view: ClusterView, plan: dict[TopicPartition, Replicas]) -> None:
@@ -211,9 +211,9 @@ def _refuse_unknown_brokers(view: ClusterView, plan: dict[TopicPartition, Replic
 
 
 def _cancel(
-    operations: "Operations", view: ClusterView, asked: dict[TopicPartition, Replicas], options: MoveOptions
+    operations: "Operations", view: ClusterView, replicas: dict[TopicPartition, Replicas], options: MoveOptions
 ) -> None:
-    moving = [p for p in view.moving if p.key in asked]
+    moving = [p for p in view.moving if p.key in replicas]
     if options.dry_run or not moving:
         outcomes: dict[TopicPartition, ClientError | None] = {p.key: None for p in moving}
     else:
@@ -325,22 +325,22 @@ def elect(
         raise bad_input("--replica and --dry-run are for --unclean; preferred replicas are the first of their lists")
     with connecting.operations(bootstrap, properties) as operations:
         view = operations.view()
-        chosen = _asked(view, topics, partition, None) if topics else None
+        chosen = _requested_replicas(view, topics, partition, None) if topics else None
         if not unclean:
             _report_elections(operations.elect(chosen), json)
             return
         leaderless = [p for p in view.partitions if p.leader is None and (chosen is None or p.key in chosen)]
-        found = choices(leaderless, operations.log_ends(leaderless), replica)
+        elections = choices(leaderless, operations.log_ends(leaderless), replica)
         if not json:
-            show_choices(found, len(leaderless) - len(found))
+            show_choices(elections, len(leaderless) - len(elections))
         if dry_run:
             if json:
-                say_json({"state": "planned", "choices": values_of_choices(found)})
+                say_json({"state": "planned", "choices": values_of_choices(elections)})
             return
-        if found and not yes:
+        if elections and not yes:
             _confirm(topics)
-        outcomes = elect_chosen(operations, found, replica)
-    _report_elections(outcomes, json, {"choices": values_of_choices(found)})
+        outcomes = elect_chosen(operations, elections, replica)
+    _report_elections(outcomes, json, {"choices": values_of_choices(elections)})
 
 
 def _report_elections(outcomes: "Outcomes", json: bool, more: "dict[str, Any] | None" = None) -> None:
@@ -382,7 +382,7 @@ def throttle(
             held = operations.unthrottle()
         else:
             view = operations.view()
-            asked = _asked(view, topics, None, None) if topics else {p.key: () for p in view.moving}
+            asked = _requested_replicas(view, topics, None, None) if topics else {p.key: () for p in view.moving}
             held = sorted({topic for topic, _ in asked})
             operations.throttle(limit, held)
     if json:

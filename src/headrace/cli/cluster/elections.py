@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class UncleanElection:
     """A partition that nobody leads, the ends of its living logs (last epoch, offset), and who is to lead."""
 
     partition: PartitionView
@@ -31,9 +31,9 @@ class Choice:
         return [r for r in self.partition.replicas if r not in self.ends]
 
 
-def choices(partitions: Sequence[PartitionView], ends: "LogEnds", replica: int | None) -> list[Choice]:
+def choices(partitions: Sequence[PartitionView], ends: "LogEnds", replica: int | None) -> list[UncleanElection]:
     """Who leads: the replica that was named, else the longest log; partitions of which nobody tells are left out."""
-    chosen: list[Choice] = []
+    chosen: list[UncleanElection] = []
     for partition in partitions:
         ends_of = ends[partition.key]
         if replica is not None:
@@ -44,11 +44,11 @@ def choices(partitions: Sequence[PartitionView], ends: "LogEnds", replica: int |
         if ends_of:
             order = {r: number for number, r in enumerate(partition.replicas)}
             longest = max(ends_of, key=lambda r: (ends_of[r], -order[r]))
-            chosen.append(Choice(partition, ends_of, longest if replica is None else replica))
+            chosen.append(UncleanElection(partition, ends_of, longest if replica is None else replica))
     return chosen
 
 
-def show_choices(choices: Sequence[Choice], untold: int) -> None:
+def show_choices(choices: Sequence[UncleanElection], untold: int) -> None:
     """What each replica holds, and who would lead; and that there are partitions of which nobody tells."""
     if untold:
         note(f"{untold} partition(s) without a leader have no living replica: start a broker that holds one")
@@ -73,14 +73,14 @@ def show_choices(choices: Sequence[Choice], untold: int) -> None:
         note(f"in {missing} partition(s) another living log reaches further than the chosen one")
 
 
-def _remark(choice: Choice, replica: int) -> str:
+def _remark(choice: UncleanElection, replica: int) -> str:
     if replica == choice.leader:
         lost = f", {choice.missing} records fewer than the longest" if choice.missing else ""
         return f"would lead{lost}"
     return "" if replica in choice.ends else "unknown: not alive, or cannot be read"
 
 
-def values_of_choices(found: Sequence[Choice]) -> list[dict[str, Any]]:
+def values_of_choices(elections: Sequence[UncleanElection]) -> list[dict[str, Any]]:
     """The same for programs."""
     return [
         {
@@ -95,16 +95,16 @@ def values_of_choices(found: Sequence[Choice]) -> list[dict[str, Any]]:
             "unknown": choice.unknown,
             "records_missing": choice.missing,
         }
-        for choice in found
+        for choice in elections
     ]
 
 
-def elect_chosen(operations: "Operations", found: Sequence[Choice], replica: int | None) -> "Outcomes":
+def elect_chosen(operations: "Operations", elections: Sequence[UncleanElection], replica: int | None) -> "Outcomes":
     """Have the elections held. A replica that was named may stand elsewhere in each partition."""
     if replica is None:
-        return operations.elect([choice.partition.key for choice in found], unclean=True)
+        return operations.elect([choice.partition.key for choice in elections], unclean=True)
     outcomes: Outcomes = {}
-    for position in sorted({choice.partition.replicas.index(replica) for choice in found}):
-        keys = [c.partition.key for c in found if c.partition.replicas.index(replica) == position]
+    for position in sorted({choice.partition.replicas.index(replica) for choice in elections}):
+        keys = [c.partition.key for c in elections if c.partition.replicas.index(replica) == position]
         outcomes |= operations.elect(keys, unclean=True, position=position)
     return outcomes

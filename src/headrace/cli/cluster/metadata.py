@@ -36,9 +36,9 @@ def backup(
     Records are not in it, nor are offsets of groups, which are records. The cluster goes on meanwhile; a lone broker
     has to be stopped. The file holds secrets, and only its owner can read it.
     """
-    from .backup import place, take_backup
+    from .backup import store_location, take_backup
 
-    take_backup(place(store, data, config), file, overwrite=force, json=json)
+    take_backup(store_location(store, data, config), file, overwrite=force, json=json)
 
 
 def restore(
@@ -55,9 +55,9 @@ def restore(
     No broker may be registered. Logs are left as they are: brokers that hold more than the backup knows notice that it
     is old, and partitions are led by the replica whose log reaches furthest.
     """
-    from .backup import place, restore_backup
+    from .backup import restore_backup, store_location
 
-    restore_backup(place(store, data, config), file, force=force, dry_run=dry_run, json=json)
+    restore_backup(store_location(store, data, config), file, force=force, dry_run=dry_run, json=json)
 
 
 def secure_store(
@@ -71,10 +71,10 @@ def secure_store(
     First give all brokers the credentials (HEADRACE_ZOOKEEPER_AUTH or headrace.zookeeper.auth), by a rolling restart:
     who has none can read nothing afterwards. With zookeeper.set.acl=true what brokers write later is theirs, too.
     """
-    from .backup import place
     from .backup import secure_store as change
+    from .backup import store_location
 
-    change(place(store, None, config), is_open=open_, json=json)
+    change(store_location(store, None, config), is_open=open_, json=json)
 
 
 def upgrade(

@@ -98,14 +98,14 @@ def restarter_for(sockets: Sequence[Path], command: str | None) -> Restarter:
         if sockets:
             raise bad_input("--node and --with are two ways of restarting a broker; give one")
         return CommandRestarter(command)
-    found = list(sockets) or [path for path in DEFAULT_SOCKETS if path.exists()][:1]
-    if not found:
+    paths = list(sockets) or [path for path in DEFAULT_SOCKETS if path.exists()][:1]
+    if not paths:
         raise bad_input(
             f"no node runs here (there is neither {DEFAULT_SOCKETS[0]} nor {DEFAULT_SOCKETS[1]}): name its data "
             "directory with --node, or give a command with --with, such as "
             "--with 'ssh {host} sudo systemctl restart headrace-broker'"
         )
-    return NodeRestarter(found)
+    return NodeRestarter(paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +126,12 @@ class RollingRestart:
         self._restarter = restarter
         self._options = options
 
-    def run(self, wanted: Iterable[int]) -> None:
+    def run(self, brokers: Iterable[int]) -> None:
         """Those that are wanted, or all that can be restarted. Ends with a `Failure` as soon as a step does not
         succeed in time: what is left of the cluster is not touched.
         """
         view = self._operations.view()
-        order = self._order(view, list(wanted))
+        order = self._order(view, list(brokers))
         self._warn(view, order)
         if self._options.dry_run:
             self._report("planned", order, [])
@@ -147,17 +147,17 @@ class RollingRestart:
         self._let_preferred_lead()
         self._report("restarted", order, done)
 
-    def _order(self, view: ClusterView, wanted: list[int]) -> list[int]:
+    def _order(self, view: ClusterView, brokers: list[int]) -> list[int]:
         able = self._restarter.brokers
         here = {broker.id for broker in view.brokers}
-        for broker in wanted:
+        for broker in brokers:
             if broker not in here:
                 raise Failure(f"there is no broker {broker} in this cluster; there are {_numbers(here)}")
             if able is not None and broker not in able:
                 raise Failure(f"broker {broker} is not one of this node's; these are {_numbers(able)}")
-        if able is not None and not wanted and not able & here:
+        if able is not None and not brokers and not able & here:
             raise Failure(f"the node's brokers {_numbers(able)} are not in this cluster; is --bootstrap right?")
-        return restart_order(view, wanted or (here if able is None else able & here))
+        return restart_order(view, brokers or (here if able is None else able & here))
 
     def _warn(self, view: ClusterView, order: list[int]) -> None:
         alone = unreplicated(view, order)
@@ -177,7 +177,7 @@ class RollingRestart:
         in this life, whereas another one might not have heard yet that this one was gone.
         """
         deadline = time.monotonic() + self._options.step_seconds
-        told, told_at = "", 0.0
+        last_reason, told_at = "", 0.0
         while reason := self._reason(expected, restarted):
             now = time.monotonic()
             if now > deadline:
@@ -185,9 +185,9 @@ class RollingRestart:
                     f"{when} this was waited for, longer than {self._options.step_seconds:g} s: {reason}; no further "
                     "broker was restarted"
                 )
-            if reason != told or now - told_at > TELL_SECONDS:
+            if reason != last_reason or now - told_at > TELL_SECONDS:
                 self._say(f"  waits for {reason}")
-                told, told_at = reason, now
+                last_reason, told_at = reason, now
             time.sleep(POLL_SECONDS)
 
     def _reason(self, expected: Iterable[int], restarted: int | None) -> str:

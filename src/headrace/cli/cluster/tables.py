@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.health import HealthReport, ListenerReport
 from headrace.ops.health_reports import BrokerReports, Unheard, complaints
-from headrace.ops.overview import BrokerView, ClusterView, PartitionView, Problem, Sizes, progress_of
+from headrace.ops.overview import BrokerView, ClusterView, PartitionProblem, PartitionView, Sizes, progress_of
 
 from ..console import bad, coloured, say, say_table
 from .plans import brokers, shown_bytes
@@ -43,30 +43,30 @@ def show(view: ClusterView, sizes: Sizes, rate: int | None, reports: BrokerRepor
 def health(view: ClusterView, reports: BrokerReports) -> str:
     """In a few words."""
     troubled = len({line.partition(":")[0] for line in complaints(reports)})
-    found = [f"{troubled} broker{'s' if troubled > 1 else ''} in trouble"] if troubled else []
-    found += [f"{len(some)} {problem}" for problem in Problem if (some := view.with_problem(problem))]
+    problems = [f"{troubled} broker{'s' if troubled > 1 else ''} in trouble"] if troubled else []
+    problems += [f"{len(some)} {problem}" for problem in PartitionProblem if (some := view.with_problem(problem))]
     gone = [broker.id for broker in view.brokers if not broker.is_alive]
     if gone:
-        found.append(f"not alive: {brokers(gone)}")
+        problems.append(f"not alive: {brokers(gone)}")
     elsewhere = sum(p.is_led_by_another for p in view.partitions)
     if elsewhere:
-        found.append(f"{elsewhere} not led by their preferred replica")
+        problems.append(f"{elsewhere} not led by their preferred replica")
     if view.moving:
-        found.append(f"{len(view.moving)} moving")
-    return "; ".join(found) or "all replicas are in sync"
+        problems.append(f"{len(view.moving)} moving")
+    return "; ".join(problems) or "all replicas are in sync"
 
 
 def _versions(view: ClusterView) -> str:
     """One where all brokers are of one version, else who is of which; and the feature level."""
-    found = view.versions
+    versions = view.versions
     named = [
-        version or "unknown" if len(found) == 1 else f"{version or 'unknown'} (broker {brokers(ids)})"
-        for version, ids in sorted(found.items())
+        version or "unknown" if len(versions) == 1 else f"{version or 'unknown'} (broker {brokers(ids)})"
+        for version, ids in sorted(versions.items())
     ]
-    mixed = "mixed: " if len(found) > 1 else ""
+    mixed = "mixed: " if len(versions) > 1 else ""
     level = "" if view.level is None else f", feature level {view.level}"
     newest = min((b.levels[1] for b in view.brokers if b.levels is not None), default=None)
-    is_old = view.level is not None and newest is not None and view.level < newest and len(found) == 1
+    is_old = view.level is not None and newest is not None and view.level < newest and len(versions) == 1
     return f"{mixed}{', '.join(named)}{level}{f' (all speak {newest}: `headrace cluster upgrade`)' if is_old else ''}"
 
 
@@ -109,8 +109,8 @@ def _listeners(report: HealthReport | Unheard | None) -> tuple[ListenerReport, .
 
 def _show_listeners(view: ClusterView, reports: BrokerReports) -> None:
     """Where there is more to say than that each broker has one, which is PLAINTEXT."""
-    found = [(broker.id, each) for broker in view.brokers for each in _listeners(reports.get(broker.id))]
-    if all(each.name == "PLAINTEXT" for _, each in found):
+    listeners = [(broker.id, each) for broker in view.brokers for each in _listeners(reports.get(broker.id))]
+    if all(each.name == "PLAINTEXT" for _, each in listeners):
         return
     say("")
     say_table(
@@ -124,7 +124,7 @@ def _show_listeners(view: ClusterView, reports: BrokerReports) -> None:
                 each.advertised or "-",
                 "; ".join(_facts(each)),
             )
-            for broker, each in found
+            for broker, each in listeners
         ],
     )
 
@@ -206,7 +206,7 @@ def as_values(view: ClusterView, sizes: Sizes, rate: int | None, reports: Broker
         ],
         "health": {
             "ok": is_well(view, reports),
-            **{problem.name.lower(): len(view.with_problem(problem)) for problem in Problem},
+            **{problem.name.lower(): len(view.with_problem(problem)) for problem in PartitionProblem},
             "not_led_by_preferred": sum(p.is_led_by_another for p in view.partitions),
             "moving": len(view.moving),
         },

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.health import Code, Problem, Severity
+from headrace.health import HealthProblem, ProblemCode, Severity
 from headrace.ops.inspection import Inspection
-from headrace.ops.overview import PartitionView
-from headrace.ops.overview import Problem as PartitionProblem
+from headrace.ops.overview import PartitionProblem, PartitionView
 from headrace.ops.rates import GroupRow, RateModel
 from headrace.ops.samples import BrokerReading, ClockReading
 from headrace.protocol.topic_partition import TopicPartition
@@ -20,23 +19,23 @@ _NAMED: Final = 3
 _FEW_FILES: Final = 4096
 _MOST_USED: Final = 0.8
 _SEEN_IN_METADATA: Final = {
-    Code.OFFLINE_PARTITIONS: PartitionProblem.OFFLINE,
-    Code.UNDER_MIN_ISR: PartitionProblem.UNDER_MIN_ISR,
-    Code.UNDER_REPLICATED: PartitionProblem.UNDER_REPLICATED,
+    ProblemCode.OFFLINE_PARTITIONS: PartitionProblem.OFFLINE,
+    ProblemCode.UNDER_MIN_ISR: PartitionProblem.UNDER_MIN_ISR,
+    ProblemCode.UNDER_REPLICATED: PartitionProblem.UNDER_REPLICATED,
 }
 """What brokers report of partitions, and metadata shows, too, where they have not lost their cluster."""
 _CHECK_OF: Final = {
-    Code.LOG_DIR_FULL: "disk",
-    Code.LOG_DIR_FAILED: "disk",
-    Code.WRITES_STALLED: "disk",
-    Code.DISK_LOW: "disk",
-    Code.STORE_UNREACHABLE: "store",
-    Code.DESCRIPTORS_SHORT: "limits",
-    Code.CLOCK_JUMPED: "clock",
+    ProblemCode.LOG_DIR_FULL: "disk",
+    ProblemCode.LOG_DIR_FAILED: "disk",
+    ProblemCode.WRITES_STALLED: "disk",
+    ProblemCode.DISK_LOW: "disk",
+    ProblemCode.STORE_UNREACHABLE: "store",
+    ProblemCode.DESCRIPTORS_SHORT: "limits",
+    ProblemCode.CLOCK_JUMPED: "clock",
     **dict.fromkeys(_SEEN_IN_METADATA, "partitions"),
 }
 """The check that a broker's own problem belongs to; others are of `brokers`."""
-_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__audit_log", "_schemas")
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__audit_log", "_schemas")
 _ENTRY_ADVICE: Final = (
     "start the brokers, or name others with --bootstrap; where their listeners want a user, a password or TLS, set "
     "security.protocol, sasl.mechanism, sasl.username and sasl.password"
@@ -93,20 +92,20 @@ def _reported(check: str, name: str, reading: BrokerReading) -> Iterator[Finding
     return (_of_problem(check, name, problem) for problem in _problems(check, reading))
 
 
-def _problems(check: str, reading: BrokerReading) -> Iterator[Problem]:
+def _problems(check: str, reading: BrokerReading) -> Iterator[HealthProblem]:
     """Those of a broker's report that belong to a check."""
     for problem in () if reading.health is None else reading.health.problems:
         if _CHECK_OF.get(problem.code, "brokers") == check:
             yield problem
 
 
-def _of_problem(check: str, name: str, problem: Problem) -> Finding:
+def _of_problem(check: str, name: str, problem: HealthProblem) -> Finding:
     text = f"{name}: {problem.title}: {problem.message} ({problem.subject})"
     return (fail if problem.severity is Severity.CRITICAL else warn)(check, text, problem.advice)
 
 
-def _answering(found: Inspection) -> Iterator[tuple[str, BrokerReading]]:
-    for broker, reading in sorted(found.last.brokers.items()):
+def _answering(inspection: Inspection) -> Iterator[tuple[str, BrokerReading]]:
+    for broker, reading in sorted(inspection.last.brokers.items()):
         if not reading.reason:
             yield f"broker {broker}", reading
 
@@ -167,27 +166,31 @@ def check_partitions(inspection: Inspection) -> Iterator[Finding]:
         yield ok(check, f"{len(view.partitions)}, all replicas are in sync{moving}")
 
 
-def _troubled(found: Inspection, partitions: Iterable[PartitionView]) -> dict[PartitionProblem, list[PartitionView]]:
+def _troubled(
+    inspection: Inspection, partitions: Iterable[PartitionView]
+) -> dict[PartitionProblem, list[PartitionView]]:
     troubled: dict[PartitionProblem, list[PartitionView]] = {}
     for partition in partitions:
         problem = partition.problem
-        if problem is PartitionProblem.UNDER_REPLICATED and len(partition.isr) < _min_isr(found, partition):
+        if problem is PartitionProblem.UNDER_REPLICATED and len(partition.isr) < _min_isr(inspection, partition):
             problem = PartitionProblem.UNDER_MIN_ISR
         if problem is not None:
             troubled.setdefault(problem, []).append(partition)
     return troubled
 
 
-def _min_isr(found: Inspection, partition: PartitionView) -> int:
-    return min(_number(found.topics.get(partition.topic, {}).get("min.insync.replicas")) or 1, len(partition.replicas))
+def _min_isr(inspection: Inspection, partition: PartitionView) -> int:
+    return min(
+        _number(inspection.topics.get(partition.topic, {}).get("min.insync.replicas")) or 1, len(partition.replicas)
+    )
 
 
-def check_disk(found: Inspection) -> Iterator[Finding]:
+def check_disk(inspection: Inspection) -> Iterator[Finding]:
     """What brokers report of their log directories, and how much is free."""
     check = "disk"
     least: tuple[int, str] | None = None
     is_well = True
-    for name, reading in _answering(found):
+    for name, reading in _answering(inspection):
         free, total = _disk(reading)
         for finding in _reported(check, name, reading):
             is_well = False
@@ -219,12 +222,12 @@ def _assess_space(name: str, free: int, total: int) -> Finding | None:
     return None
 
 
-def check_clock(found: Inspection) -> Iterator[Finding]:
+def check_clock(inspection: Inspection) -> Iterator[Finding]:
     """The clocks of the brokers beside this machine's."""
     check = "clock"
     clocks: list[ClockReading] = []
     is_well = True
-    for name, reading in _answering(found):
+    for name, reading in _answering(inspection):
         for finding in (*_reported(check, name, reading), *_assess_skew(name, reading.clock)):
             is_well = False
             yield finding
@@ -246,11 +249,11 @@ def _assess_skew(name: str, clock: ClockReading | None) -> Iterator[Finding]:
     yield (fail if skew >= CLOCK_FAIL_MS else warn)("clock", text, advice)
 
 
-def check_limits(found: Inspection) -> Iterator[Finding]:
+def check_limits(inspection: Inspection) -> Iterator[Finding]:
     """How many files brokers may open: one for each client, and one for each partition in use."""
     check = "limits"
     is_well, least = True, None
-    for name, reading in _answering(found):
+    for name, reading in _answering(inspection):
         numbers = {} if reading.health is None else reading.health.numbers
         reported = list(_reported(check, name, reading))
         limit = numbers.get("descriptor_limit")
@@ -275,11 +278,11 @@ def _assess_descriptors(name: str, limit: int, used: int) -> Iterator[Finding]:
         yield warn("limits", text, advice)
 
 
-def check_versions(found: Inspection) -> Iterator[Finding]:
+def check_versions(inspection: Inspection) -> Iterator[Finding]:
     """Whether all brokers run the same software."""
     check = "versions"
     versions: dict[str, list[str]] = {}
-    for name, reading in _answering(found):
+    for name, reading in _answering(inspection):
         if reading.health is not None:
             versions.setdefault(reading.health.version, []).append(name.removeprefix("broker "))
     if len(versions) > 1:
@@ -289,18 +292,18 @@ def check_versions(found: Inspection) -> Iterator[Finding]:
         yield ok(check, next(iter(versions), "brokers do not tell theirs"))
 
 
-def check_settings(found: Inspection) -> Iterator[Finding]:
+def check_settings(inspection: Inspection) -> Iterator[Finding]:
     """Settings that endanger records: too few replicas, acknowledged by too few, elections that lose."""
     check = "settings"
-    view = found.last.view
-    if view is None or found.last.reason:
+    view = inspection.last.view
+    if view is None or inspection.last.reason:
         return
     brokers = len(view.brokers)
     factors: dict[str, int] = {}
     for partition in view.partitions:
         factor = len(partition.target)
         factors[partition.topic] = min(factors.get(partition.topic, factor), factor)
-    findings = [*_assess_factors(factors, brokers), *_assess_topics(found, factors)]
+    findings = [*_assess_factors(factors, brokers), *_assess_topics(inspection, factors)]
     yield from findings
     if not findings:
         yield ok(check, f"{len(factors)} topics" + ("; one broker, so one replica each" if brokers == 1 else ""))
@@ -309,30 +312,30 @@ def check_settings(found: Inspection) -> Iterator[Finding]:
 def _assess_factors(factors: dict[str, int], brokers: int) -> Iterator[Finding]:
     if brokers < 2:
         return
-    wanted = min(brokers, 3)
-    internal = [t for t, factor in factors.items() if t in _INTERNAL and factor < wanted]
+    least = min(brokers, 3)
+    internal = [t for t, factor in factors.items() if t in _INTERNAL and factor < least]
     single = [t for t, factor in factors.items() if factor == 1 and t not in _INTERNAL]
     if internal:
         yield warn(
             "settings",
-            f"internal topics with fewer than {wanted} replicas: {_some(f'{t} ({factors[t]})' for t in internal)}",
+            f"internal topics with fewer than {least} replicas: {_some(f'{t} ({factors[t]})' for t in internal)}",
             "groups and transactions stop with one broker; "
-            f"`headrace cluster reassign {' '.join(internal)} --replication-factor {wanted}`",
+            f"`headrace cluster reassign {' '.join(internal)} --replication-factor {least}`",
         )
     if single:
         yield warn(
             "settings",
             f"{len(single)} topics have one replica: {_some(single)}",
             "the loss of one broker loses their records; `headrace cluster reassign TOPIC --replication-factor "
-            f"{wanted}`, and default.replication.factor={wanted} for new ones",
+            f"{least}`, and default.replication.factor={least} for new ones",
         )
 
 
-def _assess_topics(found: Inspection, factors: dict[str, int]) -> Iterator[Finding]:
-    least = {topic: _number(values.get("min.insync.replicas")) or 1 for topic, values in found.topics.items()}
+def _assess_topics(inspection: Inspection, factors: dict[str, int]) -> Iterator[Finding]:
+    least = {topic: _number(values.get("min.insync.replicas")) or 1 for topic, values in inspection.topics.items()}
     loose = [t for t, factor in factors.items() if factor >= 3 and least.get(t, 2) < 2]
     strict = [t for t, factor in factors.items() if factor > 1 and least.get(t, 1) >= factor]
-    unclean = [t for t, values in found.topics.items() if values.get("unclean.leader.election.enable") == "true"]
+    unclean = [t for t, values in inspection.topics.items() if values.get("unclean.leader.election.enable") == "true"]
     if loose:
         yield warn(
             "settings",
@@ -354,12 +357,16 @@ def _assess_topics(found: Inspection, factors: dict[str, int]) -> Iterator[Findi
         )
 
 
-def check_groups(found: Inspection, thresholds: Thresholds) -> Iterator[Finding]:
+def check_groups(inspection: Inspection, thresholds: Thresholds) -> Iterator[Finding]:
     """Consumer groups that are far behind, or fall behind."""
     check = "groups"
     model = RateModel()
-    model.add(found.first)
-    groups = model.add(found.last).groups if found.last is not found.first else model.add(found.first).groups
+    model.add(inspection.first)
+    groups = (
+        model.add(inspection.last).groups
+        if inspection.last is not inspection.first
+        else model.add(inspection.first).groups
+    )
     behind = [finding for group in groups if (finding := _assess_group(group, thresholds)) is not None]
     yield from behind
     if not behind:
@@ -385,15 +392,15 @@ def _lag_advice(group: GroupRow) -> str:
     return f"see `headrace group describe {group.name}`; add consumers, up to one per partition, or find what is slow"
 
 
-def check_transactions(found: Inspection, thresholds: Thresholds) -> Iterator[Finding]:
+def check_transactions(inspection: Inspection, thresholds: Thresholds) -> Iterator[Finding]:
     """Open transactions that hang: consumers of committed records wait for them."""
     check = "transactions"
     known = set()
-    for each in found.transactions:
+    for each in inspection.transactions:
         known.add(each.producer_id)
         text = f"'{each.id}' ({each.state}) has been open for {each.age_ms / 1000:,.0f} s"
         yield warn(check, f"{text} in {_some(map(_short, each.partitions))}", f"`headrace txn abort {each.id}` ends it")
-    for each_open in found.producers:
+    for each_open in inspection.producers:
         if each_open.producer.producer_id in known:
             continue
         where, start = each_open.partition, each_open.producer.start_offset
@@ -403,7 +410,7 @@ def check_transactions(found: Inspection, thresholds: Thresholds) -> Iterator[Fi
             f"last written {each_open.age_ms / 1000:,.0f} s ago",
             f"`headrace txn abort --topic {where.topic} --partition {where.partition} --start-offset {start}` ends it",
         )
-    if not found.transactions and not found.producers:
+    if not inspection.transactions and not inspection.producers:
         yield ok(check, f"none is open for longer than {thresholds.transaction_seconds:g} s")
 
 
@@ -437,15 +444,15 @@ CHECKS: Final[dict[str, Callable[[Inspection, Thresholds], Iterator[Finding]]]] 
 """What is judged by what brokers tell, in the order in which it is shown."""
 
 
-def store_problems(found: Inspection) -> Iterator[Finding]:
+def store_problems(inspection: Inspection) -> Iterator[Finding]:
     """What brokers say of the metadata store."""
-    for name, reading in _answering(found):
+    for name, reading in _answering(inspection):
         yield from _reported("store", name, reading)
 
 
-def store_of(found: Inspection) -> str | None:
+def store_of(inspection: Inspection) -> str | None:
     """Where the brokers have their ZooKeeper, as `--store` takes it; None where they have none, or do not say."""
-    for values in found.brokers.values():
+    for values in inspection.brokers.values():
         address = values.get("zookeeper.connect")
         if address:
             return f"zookeeper://{address}"

@@ -15,7 +15,7 @@ from ..console import ExitCode, bad_input, examples, say, say_json
 from ..options import DEFAULT_BOOTSTRAP, ClientProperties, Json
 
 if TYPE_CHECKING:
-    from headrace.ops.inspection import Inspection, Wanted
+    from headrace.ops.inspection import Inspection, InspectionScope
 
     from .cluster import Thresholds
     from .machine import Finding
@@ -170,15 +170,15 @@ def _check_machine(data: Path, kafka_port: int, http_port: int, store: str | Non
 
 def _shown(findings: "Iterable[Finding]", json: bool) -> "list[Finding]":
     """All of them, shown as they come unless they are for a program."""
-    found = []
+    shown = []
     for finding in findings:
-        found.append(finding)
+        shown.append(finding)
         if not json:
             status = typer.style(f"{finding.status:<5}", fg=_COLORS[finding.status])
             say(f"{status} {finding.check:<16} {finding.found}")
             if finding.advice:
                 say(f"{'':<22} -> {finding.advice}")
-    return found
+    return shown
 
 
 def _check_cluster(
@@ -192,7 +192,7 @@ def _check_cluster(
     json: bool,
 ) -> None:
     from headrace.client.waiting import in_background
-    from headrace.ops.inspection import Wanted
+    from headrace.ops.inspection import InspectionScope
 
     from .gateways import check_gateways
     from .machine import Status
@@ -201,14 +201,14 @@ def _check_cluster(
         from .zookeeper import parse_servers
 
         parse_servers(store)
-    wanted = Wanted(
+    scope = InspectionScope(
         settings=bool({"settings", "partitions", "store"}.intersection(chosen)),
         groups="groups" in chosen,
         transactions="transactions" in chosen,
         older_than_ms=round(thresholds.transaction_seconds * 1000),
     )
     asked = in_background(lambda: list(check_gateways(gateways if "gateways" in chosen else [], 2 * seconds)))
-    inspection = _inspected(bootstrap, properties, wanted, seconds)
+    inspection = _inspected(bootstrap, properties, scope, seconds)
 
     def findings() -> "Iterator[Finding]":
         from .cluster import CHECKS
@@ -221,9 +221,9 @@ def _check_cluster(
             elif inspection.last.view is not None or name == "brokers":
                 yield from CHECKS[name](inspection, thresholds)
 
-    found = _shown(findings(), json)
-    failures = sum(finding.status is Status.FAIL for finding in found)
-    warnings = sum(finding.status is Status.WARN for finding in found)
+    findings_shown = _shown(findings(), json)
+    failures = sum(finding.status is Status.FAIL for finding in findings_shown)
+    warnings = sum(finding.status is Status.WARN for finding in findings_shown)
     is_reached = inspection.last.is_reached
     code = ExitCode.UNREACHABLE if not is_reached else CRITICAL if failures else WARNING if warnings else ExitCode.OK
     if json:
@@ -233,7 +233,7 @@ def _check_cluster(
             "status": {0: "ok", WARNING: "warning", CRITICAL: "critical"}.get(int(code), "unreachable"),
             "exit_code": int(code),
             "cluster_id": None if view is None else view.cluster_id,
-            "checks": [asdict(finding) for finding in found],
+            "checks": [asdict(finding) for finding in findings_shown],
         }
         say_json(values)
     else:
@@ -242,7 +242,7 @@ def _check_cluster(
         raise typer.Exit(int(code))
 
 
-def _inspected(bootstrap: str, properties: list[str] | None, wanted: "Wanted", seconds: float) -> "Inspection":
+def _inspected(bootstrap: str, properties: list[str] | None, scope: "InspectionScope", seconds: float) -> "Inspection":
     """What was read; a cluster that lets nobody in is one of which nothing is known."""
     from headrace.ops.inspection import Inspection, inspect
     from headrace.ops.samples import ClusterSample
@@ -253,7 +253,7 @@ def _inspected(bootstrap: str, properties: list[str] | None, wanted: "Wanted", s
         raise bad_input(error.message) from error
     with observer:
         try:
-            return inspect(observer, wanted)
+            return inspect(observer, scope)
         except ClientError as error:
             nothing = ClusterSample(at=0.0, reason=error.message)
             return Inspection(first=nothing, last=nothing)

@@ -117,13 +117,13 @@ def assess_file_size(limit: int) -> Finding:
 
 def read_meminfo(text: str) -> dict[str, int]:
     """The fields of /proc/meminfo in bytes."""
-    found = {}
+    sizes = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         amount = _number(rest.removesuffix("kB"))
         if amount is not None:
-            found[name] = amount * 1024
-    return found
+            sizes[name] = amount * 1024
+    return sizes
 
 
 def assess_memory(available: int | None, container_limit: int | None) -> Finding:
@@ -225,12 +225,12 @@ def measure_syncs(directory: Path) -> list[float]:
     return seconds
 
 
-def _sync_speed(place: Path, measure: Callable[[Path], list[float]]) -> Finding:
+def _sync_speed(directory: Path, measure: Callable[[Path], list[float]]) -> Finding:
     try:
-        return assess_syncs(measure(place))
+        return assess_syncs(measure(directory))
     except OSError as error:
         return fail(
-            "disk sync", f"{place}: {error.strerror}", "choose a directory that this user may write with --data"
+            "disk sync", f"{directory}: {error.strerror}", "choose a directory that this user may write with --data"
         )
 
 

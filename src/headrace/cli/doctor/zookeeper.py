@@ -67,13 +67,13 @@ def parse_servers(url: str) -> list[Address]:
     """The servers in `zookeeper://h1:2181,h2/path`."""
     if not url.startswith(_PREFIX):
         raise bad_input(f"--store '{url}' does not look like zookeeper://HOST:PORT,HOST:PORT/PATH")
-    found = []
+    addresses = []
     for part in url.removeprefix(_PREFIX).partition("/")[0].split(","):
         host, _, port = part.partition(":")
         if not host or (port and not (port.isascii() and port.isdigit() and int(port) <= 65535)):
             raise bad_input(f"--store '{url}': '{part}' is not HOST:PORT")
-        found.append(Address(host, int(port or _DEFAULT_PORT)))
-    return found
+        addresses.append(Address(host, int(port or _DEFAULT_PORT)))
+    return addresses
 
 
 def ask_server(address: Address, seconds: float = _ASK_SECONDS) -> ServerState:

@@ -1,15 +1,15 @@
-"""`headrace group`: list, describe, move and delete consumer groups."""
+"""`headrace group`: list, describe, move and delete groups: of consumers, and share groups."""
 
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from headrace.client.errors import ClientError
-from headrace.ops.groups import CommitProgress, GroupAdmin, GroupDescription, GroupOverview
+from headrace.ops.groups import CommitProgress, GroupAdmin, GroupDescription, GroupOverview, unknown_group
 from headrace.protocol.topic_partition import TopicPartition
 
 from .. import connecting
@@ -31,13 +31,17 @@ from ..positions import parse_position
 from ..watching import DEFAULT_INTERVAL, Interval, Watch, watching
 from .reset import Move, TopicChoice, parse_topic, plan
 
+if TYPE_CHECKING:
+    from headrace.ops.share_groups import ShareGroupDescription, ShareGroupOperations, ShareProgress
+
 app = typer.Typer(
-    help="List, describe, move and delete consumer groups.",
+    help="List, describe, move and delete groups: of consumers, and share groups.",
     epilog=examples("headrace group describe billing", "headrace group reset billing --topic orders --to earliest"),
     no_args_is_help=True,
 )
 
 _TOPICS_SHOWN: Final = 3
+_NOT_FOUND: Final = "GROUP_ID_NOT_FOUND"
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group, by its group.id.")]
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP", help="Groups, by their group.id.")]
@@ -62,19 +66,25 @@ def list_(
 ) -> None:
     """List groups with their state, members, topics and lag.
 
-    Lag counts from the start of the log in partitions of these topics for which the group has committed nothing.
+    Lag counts from the start of the log in partitions of these topics for which the group has committed nothing. Of a
+    share group it is what is not acknowledged or given up.
     """
     wanted = {each.lower() for each in state or ()}
     admin = connecting.group_admin(bootstrap, properties)
+    shares = connecting.share_group_operations(bootstrap, properties)
 
     def show() -> None:
-        found = admin.overviews(g for g in admin.list_groups() if not wanted or g.state.lower() in wanted)
+        shared = [group for group in shares.list_groups() if not wanted or group.state.lower() in wanted]
+        known = {group.group for group in shared}
+        listed = [group for group in admin.list_groups() if group.group not in known]
+        groups = admin.overviews(group for group in listed if not wanted or group.state.lower() in wanted)
+        groups = sorted([*groups, *shares.overviews(shared)], key=lambda group: group.group)
         if lagging:
-            found = sorted((g for g in found if g.lag), key=lambda g: -(g.lag or 0))
+            groups = sorted((g for g in groups if g.lag), key=lambda g: -(g.lag or 0))
         if json:
-            say_json([asdict(group) for group in found])
-        elif found:
-            say_table(("GROUP", "STATE", "TYPE", "MEMBERS", "TOPICS", "LAG"), [_row(group) for group in found])
+            say_json([asdict(group) for group in groups])
+        elif groups:
+            say_table(("GROUP", "STATE", "TYPE", "MEMBERS", "TOPICS", "LAG"), [_row(group) for group in groups])
         else:
             _say_none(state, lagging)
 
@@ -120,40 +130,73 @@ def describe(
     """Show members, what each of them reads, and the lag per partition and in total.
 
     All partitions of the topics that the group reads are shown. Where it has committed nothing, `-`, the lag is
-    everything from the start of the log, as a consumer with auto.offset.reset=earliest would read it.
+    everything from the start of the log, as a consumer with auto.offset.reset=earliest would read it. A share group is
+    done with everything before START; its lag is what is not acknowledged or given up from there on.
     """
     admin = connecting.group_admin(bootstrap, properties)
 
+    def find(group: str) -> "GroupDescription | ShareGroupDescription":
+        try:
+            return admin.describe_group(group)
+        except ClientError as error:
+            if error.code != _NOT_FOUND:
+                raise
+            return connecting.share_group_operations(bootstrap, properties).describe_group(group)
+
     def show() -> None:
-        described = [admin.describe_group(group) for group in dict.fromkeys(groups)]
+        described = [find(group) for group in dict.fromkeys(groups)]
         if json:
             say_json([_as_json(group) for group in described])
             return
         for position, group in enumerate(described):
             if position:
                 say("")
-            _show(group)
+            if isinstance(group, GroupDescription):
+                _show(group)
+            else:
+                _show_shared(group)
 
     watching(show, watch, interval, json=json)
 
 
-def _as_json(group: GroupDescription) -> dict[str, object]:
+def _as_json(group: "GroupDescription | ShareGroupDescription") -> dict[str, object]:
+    if not isinstance(group, GroupDescription):
+        return {**asdict(group), "lag": group.lag}
     partitions = [{**asdict(progress), "lag": progress.lag} for progress in group.partitions]
     return {**asdict(group), "partitions": partitions, "lag": group.lag}
 
 
-def _show(group: GroupDescription) -> None:
+def _show_shared(group: "ShareGroupDescription") -> None:
+    _show_head(group, str(group.lag))
+    if group.partitions:
+        say_table(
+            ("TOPIC", "PARTITION", "START", "LAG"),
+            [(p.topic, p.partition, _or_dash(p.start), _shared_lag(group, p)) for p in group.partitions],
+        )
+
+
+def _shared_lag(group: "ShareGroupDescription", progress: "ShareProgress") -> str:
+    """Lag that nobody is there to work off stands out."""
+    shown = _or_dash(progress.lag)
+    return doubtful(shown) if progress.lag and not group.members else shown
+
+
+def _show_head(group: "GroupDescription | ShareGroupDescription", lag: str) -> None:
     say(f"group        {group.group}")
     say(f"state        {_lined(_state(group.state))} ({group.type})")
     if group.assignor:
         say(f"assignor     {group.assignor}")
     say(f"coordinator  {group.coordinator}")
-    say(f"lag          {_total(group)}")
+    say(f"lag          {lag}")
     if group.members:
         say_table(
             ("MEMBER", "CLIENT", "HOST", "PARTITIONS"),
             [(m.member, m.client, m.host, _shown(m.partitions)) for m in group.members],
         )
+
+
+def _show(group: GroupDescription) -> None:
+    _show_head(group, _total(group))
     if group.partitions:
         say_table(
             ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"),
@@ -229,7 +272,10 @@ def reset(
     properties: ClientProperties = None,
     json: Json = False,
 ) -> None:
-    """Move a group that has no members to other offsets."""
+    """Move a group that has no members to other offsets.
+
+    A share group forgets what was acknowledged out of order from there on.
+    """
     if execute and dry_run:
         raise bad_input("--execute and --dry-run exclude each other; keep one")
     if (to is None) == (shift is None):
@@ -239,14 +285,32 @@ def reset(
     position = None if to is None else parse_position(to, "--to", time.time_ns() // 1_000_000)
     choices: list[TopicChoice] = [parse_topic(each, "--topic") for each in topic or ()]
     admin = connecting.group_admin(bootstrap, properties)
-    moves = plan(admin, group, choices, position, shift)
+    mover: GroupAdmin | ShareGroupOperations = admin
+    at = admin.committed_offsets(group)
+    if not at and not _is_known(admin, group):
+        shares = connecting.share_group_operations(bootstrap, properties)
+        if shares.exists(group):
+            mover, at = shares, shares.start_offsets(group)
+        elif all_topics:
+            raise unknown_group(group)
+    moves = plan(admin, group, at, choices, position, shift)
     if execute:
-        _refuse_members(admin, group)
-        admin.move(group, {TopicPartition(move.topic, move.partition): move.to for move in moves if move.changes})
+        _refuse_members(mover, group)
+        mover.move(group, {TopicPartition(move.topic, move.partition): move.to for move in moves if move.changes})
     _report_moves(moves, execute, json)
 
 
-def _refuse_members(admin: GroupAdmin, group: str) -> None:
+def _is_known(admin: GroupAdmin, group: str) -> bool:
+    """Whether it is a group of consumers."""
+    try:
+        return admin.exists(group)
+    except ClientError as error:
+        if error.code != _NOT_FOUND:
+            raise
+        return False
+
+
+def _refuse_members(admin: "GroupAdmin | ShareGroupOperations", group: str) -> None:
     count = admin.member_count(group)
     if count:
         raise Failure(f"group '{group}' has {count} member(s), whose own commits would undo this; stop them first")
@@ -309,6 +373,6 @@ def _report_deleted(results: Mapping[str, ClientError | None], json: bool) -> No
 def _reason(error: ClientError) -> str:
     if error.code == "NON_EMPTY_GROUP":
         return "it has members; stop them first"
-    if error.code == "GROUP_ID_NOT_FOUND":
+    if error.code == _NOT_FOUND:
         return "it does not exist; `headrace group list` shows those that do"
     return error.message

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.client.errors import UnknownTopic
-from headrace.ops.groups import GroupAdmin, unknown_group
+from headrace.ops.groups import GroupAdmin
 from headrace.protocol.topic_partition import TopicPartition
 
 from ..console import Failure, bad_input
@@ -58,15 +58,18 @@ def parse_topic(text: str, option: str) -> TopicChoice:
 
 
 def plan(
-    admin: GroupAdmin, group: str, choices: Iterable[TopicChoice], position: Position | None, shift: int | None
+    admin: GroupAdmin,
+    group: str,
+    committed: Mapping[TopicPartition, int],
+    choices: Iterable[TopicChoice],
+    position: Position | None,
+    shift: int | None,
 ) -> list[Move]:
-    """The moves to a position, or by a shift; without choices, of every partition that the group has committed for."""
-    committed = admin.committed_offsets(group)
-    choices = list(choices)
+    """The moves to a position, or by a shift, of a group that is at the offsets given; without choices, of every
+    partition in which it is anywhere."""
+    choices = list(choices) or _committed_choices(committed)
     if not choices:
-        choices = _committed_choices(committed)
-        if not choices:
-            raise unknown_group(group) if not admin.exists(group) else Failure(f"group '{group}' has committed nothing")
+        raise Failure(f"group '{group}' has committed nothing")
     known = {topic.name: topic.partitions for topic in admin.list_topics()}
     moves: list[Move] = []
     for choice in choices:

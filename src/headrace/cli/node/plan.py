@@ -11,7 +11,7 @@ from headrace.net.address import Address, parse_address
 from ..console import bad_input
 
 if TYPE_CHECKING:
-    from headrace.config import BrokerConfig, Listener
+    from headrace.config import BrokerConfig, ListenerAddress
 
 MOST_WORKERS: Final = 256
 _LAST_PORT: Final = 65535
@@ -59,7 +59,7 @@ def _workers(first: "BrokerConfig", workers: int, rack: str) -> Iterator[Worker]
         yield Worker(broker_id=broker_id, settings=settings)
 
 
-def _listeners(of_first: "Iterable[Listener]", number: int) -> str:
+def _listeners(of_first: "Iterable[ListenerAddress]", number: int) -> str:
     return ",".join(str(listener._replace(port=listener.port + number)) for listener in of_first)
 
 

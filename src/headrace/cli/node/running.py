@@ -61,12 +61,12 @@ class _Node:
 
     # The control socket
 
-    async def _answer(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        match asked.get("do"):
+    async def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        match request.get("do"):
             case "describe":
                 return self._description()
             case "restart":
-                return await self._restart(asked.get("broker"))
+                return await self._restart(request.get("broker"))
             case unknown:
                 raise ControlError(f"it cannot {unknown!r}; it can describe and restart")
 

@@ -37,7 +37,9 @@ class _Pipelines(TyperGroup):
 app = typer.Typer(
     cls=_Pipelines,
     help="Run declared pipelines on Spark: topics in, SQL and Python between, topics and Parquet out.",
-    epilog=examples("headrace pipeline new demo", "headrace pipeline run demo/pipeline.yaml"),
+    epilog=examples(
+        "headrace pipeline new demo", "headrace pipeline run demo/pipeline.yaml", "headrace pipeline deploy demo"
+    ),
     no_args_is_help=True,
 )
 
@@ -98,7 +100,8 @@ def run(
 
     A first Ctrl-C (or SIGTERM) lets current batches finish, a second one ends at once. A sink that fails stops all.
     """
-    declaration, brokers, place = _settled(file, bootstrap, master, remote, conf)
+    _require_spark()
+    declaration, brokers, target = _settled(file, bootstrap, master, remote, conf)
     from headrace.spark.pipeline.run import RunOptions
 
     for warning in _warnings(declaration, is_connect=remote is not None):
@@ -106,14 +109,19 @@ def run(
     stop = threading.Event()
     options = RunOptions(
         bootstrap=brokers,
-        spark=place,
+        spark=target,
         checkpoint=checkpoint,
         once=once,
         grace=grace,
         stop=stop,
-        take_signals=_Signals(stop).take,
+        take_signals=Signals(stop).take,
     )
-    _run(declaration, options, verbose, json)
+    run_declaration(declaration, options, verbose, json)
+
+
+def _require_spark() -> None:
+    """ModuleNotFoundError where Spark is not installed, before anything else is found to be wrong."""
+    import pyspark  # noqa: F401
 
 
 def _settled(
@@ -123,7 +131,7 @@ def _settled(
     if remote is not None and master != "local[*]":
         raise bad_input("--master and --remote exclude each other; keep one")
     settings = pairs(conf, "--conf")
-    declaration = _load(file)
+    declaration = load_declaration(file)
     from headrace.spark.pipeline.session import SparkTarget
 
     declaration = replace(declaration, spark={**declaration.spark, **settings})
@@ -139,7 +147,8 @@ def _warnings(declaration: "Declaration", *, is_connect: bool) -> list[str]:
     return [f"{place}: {message}" for place, message in sorted(found, key=lambda one: (one[0].file, one[0].line))]
 
 
-def _run(declaration: "Declaration", options: Any, verbose: bool, json: bool) -> None:
+def run_declaration(declaration: "Declaration", options: Any, verbose: bool, json: bool) -> None:
+    """Run a pipeline, shown as it goes; exits as the command does."""
     from headrace.spark.pipeline.document import InvalidPipeline
     from headrace.spark.pipeline.failures import PipelineFailed
     from headrace.spark.pipeline.run import run as run_pipeline
@@ -156,7 +165,7 @@ def _run(declaration: "Declaration", options: Any, verbose: bool, json: bool) ->
             raise typer.Exit(ExitCode.FAILED if isinstance(error, PipelineFailed) else ExitCode.USAGE) from None
 
 
-class _Signals:
+class Signals:
     """What Ctrl-C and SIGTERM do to a run: the first asks it to stop, the second ends it."""
 
     def __init__(self, stop: threading.Event) -> None:
@@ -177,14 +186,15 @@ class _Signals:
             note("stopping as soon as Spark has started; once more ends it at once")
 
 
-def _load(file: Path) -> "Declaration":
+def load_declaration(file: Path) -> "Declaration":
+    """The pipeline of a file; a failure that tells every mistake."""
     from headrace.spark.pipeline.document import InvalidPipeline
     from headrace.spark.pipeline.loading import load
 
     try:
         return load(file)
     except InvalidPipeline as error:
-        raise _told(error.problems) from error
+        raise all_problems(error.problems) from error
     except IsADirectoryError:
         raise bad_input(f"{file} is a directory; give the file in it, for example {file / 'pipeline.yaml'}") from None
     except FileNotFoundError:
@@ -210,6 +220,7 @@ def check(
 
     With --plan, the options of `run` that Spark sees count here as well. Exits with 2 if there is a mistake.
     """
+    _require_spark()
     declaration, brokers, place = _settled(file, bootstrap, master, remote, conf)
     warnings = _warnings(declaration, is_connect=place.is_connect)
     for warning in warnings:
@@ -223,24 +234,24 @@ def check(
     say(f"{file}: ok, {_counted(declaration)}")
 
 
-def _planned(declaration: "Declaration", bootstrap: str, place: "SparkTarget", verbose: bool) -> dict[str, str]:
+def _planned(declaration: "Declaration", bootstrap: str, target: "SparkTarget", verbose: bool) -> dict[str, str]:
     from headrace.spark.pipeline.document import InvalidPipeline
     from headrace.spark.pipeline.failures import PipelineFailed
     from headrace.spark.pipeline.run import plan
 
     try:
-        return plan(declaration, bootstrap, place, note)
+        return plan(declaration, bootstrap, target, note)
     except InvalidPipeline as error:
         if verbose and error.__cause__ is not None:
             note(str(error.__cause__))
-        raise _told(error.problems) from error
+        raise all_problems(error.problems) from error
     except PipelineFailed as error:
         if verbose and error.__cause__ is not None:
             note(str(error.__cause__))
         raise Failure(str(error)) from error
 
 
-def _told(problems: list[str]) -> Failure:
+def all_problems(problems: list[str]) -> Failure:
     """All mistakes but the last one said, and that one as what to raise."""
     for problem in problems[:-1]:
         note(f"headrace: {problem}")
@@ -248,7 +259,7 @@ def _told(problems: list[str]) -> Failure:
 
 
 def _summary(declaration: "Declaration") -> dict[str, object]:
-    sources = {source.name for source in declaration.sources}
+    sources = set(declaration.source_names)
     return {
         "pipeline": declaration.name,
         "sources": sorted(sources),
@@ -272,6 +283,7 @@ def new(
     json: Json = False,
 ) -> None:
     """Write a small pipeline to start from."""
+    _require_spark()
     from headrace.spark.pipeline.scaffold import write_example
 
     try:

@@ -23,7 +23,7 @@ _COLUMNS: Final = ("SINK", "STATE", "BATCH", "ROWS/S", "ROWS IN", "ROWS OUT", "B
 _CONDITIONS: Final = {"unreachable": "cannot reach the broker", "restarting": "restarting"}
 
 
-class View(Protocol):
+class PipelineView(Protocol):
     """Who is told how a run goes and how it ended."""
 
     def phase(self, words: str) -> None: ...
@@ -34,7 +34,7 @@ class View(Protocol):
 
 
 @contextmanager
-def view_for(json: bool) -> Iterator[View]:
+def view_for(json: bool) -> Iterator[PipelineView]:
     """The view that suits where the output goes."""
     if json:
         yield JsonView()
@@ -69,6 +69,7 @@ def line(sink: "SinkProgress", now: float | None = None) -> str:
     parts = [condition(sink) or state, f"batch {batch}", f"in {rows_in} ({speed}/s)", f"out {rows_out}"]
     if sink.bad_records:
         parts.append(f"bad {bad}")
+    parts += [f"failed {name} {count:,}" for name, count in sink.expectations.items() if count]
     parts += [f"lag {lag}", f"took {latency}"]
     if sink.restarts:
         parts.append(f"restarts {sink.restarts}")

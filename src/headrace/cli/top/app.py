@@ -25,10 +25,10 @@ from .command import summary
 from .tables import (
     COLUMNS,
     NAME,
-    Column,
     Order,
     Row,
-    Section,
+    TableColumn,
+    TableKind,
     arranged,
     column,
     columns_of,
@@ -55,7 +55,7 @@ class Details(ModalScreen[None]):
     Details Static { width: auto; }
     """
 
-    def __init__(self, section: Section, name: str) -> None:
+    def __init__(self, section: TableKind, name: str) -> None:
         super().__init__()
         self.section = section
         self.name_shown = name
@@ -108,7 +108,7 @@ class TopApp(App[None]):
         observe: Callable[[], ClusterSample],
         *,
         interval: float,
-        orders: dict[Section, Order],
+        orders: dict[TableKind, Order],
         filter_text: str = "",
     ) -> None:
         super().__init__()
@@ -124,14 +124,14 @@ class TopApp(App[None]):
         self._interval = interval
         self._filter = filter_text
         self._is_paused = False
-        self._zoomed: Section | None = None
+        self._zoomed: TableKind | None = None
         self._head = Static(id="head", classes="line", markup=False)
         self._health = Static(id="health", classes="line", markup=False)
         self._about = Static(id="about", classes="line", markup=False)
         self._filter_box = Input(id="filter", placeholder="part of a name; Enter keeps it, Esc clears it")
-        self._shown: dict[Section, list[Row]] = {section: [] for section in Section}
-        self._tables: dict[Section, DataTable[Text]] = {
-            section: DataTable(id=section.value, cursor_type="row", cell_padding=0) for section in Section
+        self._shown: dict[TableKind, list[Row]] = {section: [] for section in TableKind}
+        self._tables: dict[TableKind, DataTable[Text]] = {
+            section: DataTable(id=section.value, cursor_type="row", cell_padding=0) for section in TableKind
         }
 
     def compose(self) -> ComposeResult:
@@ -143,7 +143,7 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self._tables[Section.TOPICS].focus()
+        self._tables[TableKind.TOPICS].focus()
         self._show_head("asking the cluster ...", Severity.OK)
         self.run_worker(self._watch(), exclusive=True)
 
@@ -191,7 +191,7 @@ class TopApp(App[None]):
         self._head.update(first)
         self._health.update(second)
 
-    def _fill(self, section: Section, table: "DataTable[Text]", dashboard: Dashboard) -> None:
+    def _fill(self, section: TableKind, table: "DataTable[Text]", dashboard: Dashboard) -> None:
         all_rows = rows_of(dashboard, section)
         order = self.orders[section]
         rows = arranged(all_rows, section, order, self._filter)[:MOST_ROWS]
@@ -211,17 +211,17 @@ class TopApp(App[None]):
         table.move_cursor(row=max(at, 0), animate=False, scroll=False)
         table.scroll_to(scroll.x, scroll.y, animate=False)
 
-    def _chosen(self, section: Section) -> str | None:
+    def _chosen(self, section: TableKind) -> str | None:
         rows, at = self._shown[section], self._tables[section].cursor_row
         return name_of(rows[at]) if 0 <= at < len(rows) else None
 
-    def _chosen_row(self) -> tuple[Section, Row] | None:
+    def _chosen_row(self) -> tuple[TableKind, Row] | None:
         section = self._focused_section()
         rows, at = self._shown[section], self._tables[section].cursor_row
         return (section, rows[at]) if 0 <= at < len(rows) else None
 
-    def _focused_section(self) -> Section:
-        return next((s for s, table in self._tables.items() if table.has_focus), self._zoomed or Section.TOPICS)
+    def _focused_section(self) -> TableKind:
+        return next((s for s, table in self._tables.items() if table.has_focus), self._zoomed or TableKind.TOPICS)
 
     def _show_about(self) -> None:
         """The problem of the row that the cursor is on, whole."""
@@ -237,7 +237,7 @@ class TopApp(App[None]):
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """A click on the head of a column: sort by it, the other way round with the second one."""
-        section = Section(str(event.data_table.id))
+        section = TableKind(str(event.data_table.id))
         self._sort_by(section, str(event.column_key.value))
 
     def on_data_table_row_selected(self) -> None:
@@ -247,7 +247,7 @@ class TopApp(App[None]):
 
     def action_sort(self, key: str) -> None:
         """Sort the tables that have such a column by it."""
-        for section in Section:
+        for section in TableKind:
             if column(section, key) is not None:
                 self.orders[section] = Order(key=key)
         self._show()
@@ -264,7 +264,7 @@ class TopApp(App[None]):
         section = self._focused_section()
         self._sort_by(section, self.orders[section].key)
 
-    def _sort_by(self, section: Section, key: str) -> None:
+    def _sort_by(self, section: TableKind, key: str) -> None:
         order = self.orders[section]
         self.orders[section] = Order(key=key, is_reversed=order.key == key and not order.is_reversed)
         self._show()
@@ -295,7 +295,7 @@ class TopApp(App[None]):
         box = self._filter_box
         if box.display:
             box.display = False
-            self._tables[self._zoomed or Section.TOPICS].focus()
+            self._tables[self._zoomed or TableKind.TOPICS].focus()
         self._show()
 
     def action_zoom(self) -> None:
@@ -303,7 +303,7 @@ class TopApp(App[None]):
         self._zoomed = None if self._zoomed else self._focused_section()
         for section, table in self._tables.items():
             table.set_class(self._zoomed not in (None, section), "hidden")
-            table.styles.max_height = None if self._zoomed or section is not Section.BROKERS else "40%"
+            table.styles.max_height = None if self._zoomed or section is not TableKind.BROKERS else "40%"
 
     def action_details(self) -> None:
         """Everything about the row that the cursor is on."""
@@ -320,7 +320,7 @@ class TopApp(App[None]):
         screen.show(details(rows[0], self.model) if rows else [f"{screen.name_shown} is gone"])
 
 
-def _cell(column: Column, text: str, style: str = "") -> Text:
+def _cell(column: TableColumn, text: str, style: str = "") -> Text:
     """Numbers to the right, text to the left; one space before it, but for what a row is known by."""
     space = "" if column.key == NAME else " "
     return Text(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.ops.observer import Observer
     from headrace.ops.rates import Dashboard
 
-    from .tables import Order, Section
+    from .tables import Order, TableKind
 
 _COLORS: Final = {"ok": "green", "warning": "yellow", "critical": "red"}
 _ONCE_SECONDS: Final = 1.0
@@ -78,7 +78,7 @@ def top(
 
 
 def _once(
-    observer: "Observer", pause: float, orders: "dict[Section, Order]", text: str, limit: int, json: bool
+    observer: "Observer", pause: float, orders: "dict[TableKind, Order]", text: str, limit: int, json: bool
 ) -> None:
     from headrace.ops.rates import RateModel
 
@@ -101,12 +101,12 @@ def _once(
         raise typer.Exit(ExitCode.UNREACHABLE)
 
 
-def _print(dashboard: "Dashboard", orders: "dict[Section, Order]", text: str, limit: int) -> None:
-    from .tables import Section, arranged, columns_of, rows_of
+def _print(dashboard: "Dashboard", orders: "dict[TableKind, Order]", text: str, limit: int) -> None:
+    from .tables import TableKind, arranged, columns_of, rows_of
 
     say(f"cluster {dashboard.cluster_id or '-'}   {summary(dashboard)}")
     say(typer.style(f"{dashboard.severity}: {dashboard.headline}", fg=_COLORS[dashboard.severity]))
-    for section in Section:
+    for section in TableKind:
         rows = arranged(rows_of(dashboard, section), section, orders[section], text)
         say("")
         columns = columns_of(section, rows)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from headrace.health import Problem
+from headrace.health import HealthProblem
 from headrace.ops.rates import BrokerRow, Dashboard, GroupRow, RateModel, TopicRow
 
 Row = BrokerRow | TopicRow | GroupRow
@@ -18,7 +18,7 @@ LAG: Final = "lag"
 _MOST_DETAILS: Final = 500
 
 
-class Section(StrEnum):
+class TableKind(StrEnum):
     """What a table is of."""
 
     BROKERS = "brokers"
@@ -27,7 +27,7 @@ class Section(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """A column: what it is called, what it sorts by, what it shows."""
 
     key: str
@@ -86,9 +86,9 @@ def _count(value: int) -> str:
     return str(value) if value else "-"
 
 
-def _problem(problem: Callable[[Any], str]) -> Column:
+def _problem(problem: Callable[[Any], str]) -> TableColumn:
     """Sorted by it, rows that have one come first."""
-    return Column(
+    return TableColumn(
         key="problem",
         title="PROBLEM",
         value=lambda row: problem(row) or None,
@@ -98,20 +98,22 @@ def _problem(problem: Callable[[Any], str]) -> Column:
     )
 
 
-COLUMNS: Final[dict[Section, tuple[Column, ...]]] = {
-    Section.BROKERS: (
-        Column(key=NAME, title="BROKER", value=lambda r: r.id, is_text=True, width=6),
-        Column(key="leaders", title="LEAD", value=lambda r: r.leaders),
-        Column(key="replicas", title="REPL", value=lambda r: r.replicas),
-        Column(key="in_sync", title="ISR", value=lambda r: r.in_sync),
-        Column(key=RATE, title="IN/s", value=lambda r: r.bytes_in, shown=_bytes),
-        Column(key="bytes_out", title="OUT/s", value=lambda r: r.bytes_out, shown=_bytes),
-        Column(key="messages_in", title="MSG/s", value=lambda r: r.messages_in, shown=compact),
-        Column(key="messages_out", title="MOUT/s", value=lambda r: r.messages_out, shown=compact, is_optional=True),
-        Column(key="connections", title="CONN", value=lambda r: r.connections, shown=compact),
-        Column(key="disk_free", title="FREE", value=lambda r: r.disk_free, shown=_bytes),
-        Column(key="loop_delay", title="DELAY", value=lambda r: r.loop_delay_ms, shown=_milliseconds),
-        Column(
+COLUMNS: Final[dict[TableKind, tuple[TableColumn, ...]]] = {
+    TableKind.BROKERS: (
+        TableColumn(key=NAME, title="BROKER", value=lambda r: r.id, is_text=True, width=6),
+        TableColumn(key="leaders", title="LEAD", value=lambda r: r.leaders),
+        TableColumn(key="replicas", title="REPL", value=lambda r: r.replicas),
+        TableColumn(key="in_sync", title="ISR", value=lambda r: r.in_sync),
+        TableColumn(key=RATE, title="IN/s", value=lambda r: r.bytes_in, shown=_bytes),
+        TableColumn(key="bytes_out", title="OUT/s", value=lambda r: r.bytes_out, shown=_bytes),
+        TableColumn(key="messages_in", title="MSG/s", value=lambda r: r.messages_in, shown=compact),
+        TableColumn(
+            key="messages_out", title="MOUT/s", value=lambda r: r.messages_out, shown=compact, is_optional=True
+        ),
+        TableColumn(key="connections", title="CONN", value=lambda r: r.connections, shown=compact),
+        TableColumn(key="disk_free", title="FREE", value=lambda r: r.disk_free, shown=_bytes),
+        TableColumn(key="loop_delay", title="DELAY", value=lambda r: r.loop_delay_ms, shown=_milliseconds),
+        TableColumn(
             key="problem",
             title="PROBLEM",
             value=lambda r: short_problem(r) or None,
@@ -120,33 +122,33 @@ COLUMNS: Final[dict[Section, tuple[Column, ...]]] = {
             width=None,
         ),
     ),
-    Section.TOPICS: (
-        Column(key=NAME, title="TOPIC", value=lambda r: r.name, is_text=True, width=24),
-        Column(key=RATE, title="MSG/s", value=lambda r: r.messages_in, shown=compact),
-        Column(key="bytes_in", title="IN/s", value=lambda r: r.bytes_in, shown=_bytes),
-        Column(key="bytes", title="SIZE", value=lambda r: r.bytes, shown=_bytes),
-        Column(key="partitions", title="PARTS", value=lambda r: r.partitions),
-        Column(key="replication_factor", title="RF", value=lambda r: r.replication_factor),
-        Column(key="under_replicated", title="URP", value=lambda r: r.under_replicated, shown=_count),
-        Column(
+    TableKind.TOPICS: (
+        TableColumn(key=NAME, title="TOPIC", value=lambda r: r.name, is_text=True, width=24),
+        TableColumn(key=RATE, title="MSG/s", value=lambda r: r.messages_in, shown=compact),
+        TableColumn(key="bytes_in", title="IN/s", value=lambda r: r.bytes_in, shown=_bytes),
+        TableColumn(key="bytes", title="SIZE", value=lambda r: r.bytes, shown=_bytes),
+        TableColumn(key="partitions", title="PARTS", value=lambda r: r.partitions),
+        TableColumn(key="replication_factor", title="RF", value=lambda r: r.replication_factor),
+        TableColumn(key="under_replicated", title="URP", value=lambda r: r.under_replicated, shown=_count),
+        TableColumn(
             key="problem", title="PROBLEM", value=lambda r: r.problem or None, shown=_text, is_text=True, width=None
         ),
     ),
-    Section.GROUPS: (
-        Column(key=NAME, title="GROUP", value=lambda r: r.name, is_text=True, width=24),
-        Column(key="state", title="STATE", value=lambda r: r.state, is_text=True, width=12),
-        Column(key="members", title="MEMBERS", value=lambda r: r.members),
-        Column(key=LAG, title="LAG", value=lambda r: r.lag, shown=compact),
-        Column(key=RATE, title="LAG/s", value=lambda r: r.lag_change, shown=_change, width=6),
-        Column(
+    TableKind.GROUPS: (
+        TableColumn(key=NAME, title="GROUP", value=lambda r: r.name, is_text=True, width=24),
+        TableColumn(key="state", title="STATE", value=lambda r: r.state, is_text=True, width=12),
+        TableColumn(key="members", title="MEMBERS", value=lambda r: r.members),
+        TableColumn(key=LAG, title="LAG", value=lambda r: r.lag, shown=compact),
+        TableColumn(key=RATE, title="LAG/s", value=lambda r: r.lag_change, shown=_change, width=6),
+        TableColumn(
             key="problem", title="PROBLEM", value=lambda r: r.problem or None, shown=_text, is_text=True, width=None
         ),
     ),
 }
 FIRST_ORDER: Final = {
-    Section.BROKERS: Order(key=NAME),
-    Section.TOPICS: Order(key=RATE),
-    Section.GROUPS: Order(key=LAG),
+    TableKind.BROKERS: Order(key=NAME),
+    TableKind.TOPICS: Order(key=RATE),
+    TableKind.GROUPS: Order(key=LAG),
 }
 
 
@@ -157,7 +159,7 @@ def short_problem(broker: BrokerRow) -> str:
     return broker.problem.partition(":")[0]
 
 
-def rows_of(dashboard: Dashboard, section: Section) -> Sequence[Row]:
+def rows_of(dashboard: Dashboard, section: TableKind) -> Sequence[Row]:
     return getattr(dashboard, section.value)  # type: ignore[no-any-return]
 
 
@@ -166,19 +168,19 @@ def name_of(row: Row) -> str:
     return str(row.id) if isinstance(row, BrokerRow) else row.name
 
 
-def column(section: Section, key: str) -> Column | None:
+def column(section: TableKind, key: str) -> TableColumn | None:
     return next((c for c in COLUMNS[section] if c.key == key), None)
 
 
-def columns_of(section: Section, rows: Sequence[Row]) -> list[Column]:
+def columns_of(section: TableKind, rows: Sequence[Row]) -> list[TableColumn]:
     """The columns to show."""
     return [c for c in COLUMNS[section] if not c.is_optional or any(c.value(row) is not None for row in rows)]
 
 
-def order_for(key: str) -> dict[Section, Order]:
+def order_for(key: str) -> dict[TableKind, Order]:
     """All tables sorted by a column, as far as they have it; the others as at first."""
     return {
-        section: Order(key=key) if column(section, key) is not None else FIRST_ORDER[section] for section in Section
+        section: Order(key=key) if column(section, key) is not None else FIRST_ORDER[section] for section in TableKind
     }
 
 
@@ -187,7 +189,7 @@ def sort_keys() -> list[str]:
     return sorted({c.key for columns in COLUMNS.values() for c in columns})
 
 
-def arranged(rows: Iterable[Row], section: Section, order: Order, text: str = "") -> list[Row]:
+def arranged(rows: Iterable[Row], section: TableKind, order: Order, text: str = "") -> list[Row]:
     """The rows whose name has the text in it, in order; those without a value last."""
     by = column(section, order.key) or COLUMNS[section][0]
     matching = sorted((row for row in rows if matches(row, text)), key=_sortable_name)
@@ -242,7 +244,7 @@ def _broker_details(row: BrokerRow) -> Iterator[str]:
         yield "no problems"
 
 
-def _problem_lines(problem: Problem) -> Iterator[str]:
+def _problem_lines(problem: HealthProblem) -> Iterator[str]:
     yield f"{problem.severity}: {problem.title} ({problem.subject}): {problem.message}"
     yield f"  -> {problem.advice}"
 
@@ -254,16 +256,16 @@ def _topic_details(row: TopicRow, model: RateModel) -> Iterator[str]:
         yield f"{row.severity}: {row.problem}"
     yield ""
     yield f"{'PARTITION':>9} {'LEADER':>6} {'REPLICAS':<12} {'ISR':<12} {'END':>12} {'MSG/s':>6} {'SIZE':>6}"
-    found = model.partitions_of(row.name)
-    for p in found[:_MOST_DETAILS]:
+    partitions = model.partitions_of(row.name)
+    for p in partitions[:_MOST_DETAILS]:
         leader = "none" if p.leader is None else p.leader
         end = "-" if p.end is None else p.end
         yield (
             f"{p.partition:>9} {leader:>6} {_ids(p.replicas):<12} {_ids(p.isr):<12} {end:>12} "
             f"{compact(p.messages_in):>6} {_bytes(p.bytes):>6}{f'  {p.problem}' if p.problem else ''}"
         )
-    if len(found) > _MOST_DETAILS:
-        yield f"... and {len(found) - _MOST_DETAILS} more"
+    if len(partitions) > _MOST_DETAILS:
+        yield f"... and {len(partitions) - _MOST_DETAILS} more"
 
 
 def _group_details(row: GroupRow, model: RateModel) -> Iterator[str]:
