@@ -57,15 +57,25 @@ def ask(url: str, method: str, path: str, body: Any = None, headers: dict[str, s
         connection.close()
 
 
-def test_the_examples_of_the_documents_run_as_they_stand(gateways: list[GatewayProcess]) -> None:
+def test_the_examples_of_the_documents_run_as_they_stand_though_a_gateway_and_a_broker_are_killed(
+    cluster: ClusterProcesses, gateways: list[GatewayProcess]
+) -> None:
     shell = Shell()
-    both = itertools.cycle(gateways)
-    ran = 0
-    for example in [*examples("docs/http.md"), *examples("README.md")]:
-        printed = shown(shell, example, next(both).url)
-        assert matches(example.expected, printed), f"{example.document}: {example.command}\n{printed}"
-        ran += 1
-    assert ran > 20
+    living = itertools.cycle(gateways)
+    documents = ("docs/registry.md", "docs/http.md", "README.md")
+    found = [example for document in documents for example in examples(document)]
+    assert len(found) > 40
+    try:
+        for number, example in enumerate(found):
+            if number == len(found) // 3:
+                gateways[0].kill()
+                cluster[2].kill()
+                living = itertools.cycle(gateways[1:])
+            printed = shown(shell, example, next(living).url)
+            assert matches(example.expected, printed), f"{example.document}: {example.command}\n{printed}"
+    finally:
+        if not cluster[2].is_running:
+            cluster[2].start()
 
 
 def shown(shell: Shell, example: Example, url: str) -> str:
@@ -120,7 +130,7 @@ def stored(url: str, topic: str, partitions: int) -> Iterator[tuple[str, tuple[i
                 time.sleep(0.05)
                 continue
             assert status == 200, page
-            yield from ((r["value_text"], (partition, r["offset"])) for r in page["records"])
+            yield from ((r["value"], (partition, r["offset"])) for r in page["messages"])
             if page["next_offset"] >= page["high_watermark"]:
                 break
             offset = page["next_offset"]
@@ -197,7 +207,7 @@ def test_another_gateway_takes_over_the_deliveries_of_one_that_dies(gateways: li
         )
         assert status == 201, made
         path = f"/api/v1/subscriptions/{made['id']}"
-        publish = {"records": [{"value": number} for number in range(100)]}
+        publish = {"messages": [{"value": number} for number in range(100)]}
         assert ask(url, "POST", "/topics/handed", publish)[0] == 200
         wait_for("the first hundred", lambda: 99 in hook.taken)
         wait_for("its owner is told", lambda: bool(ask(url, "GET", f"{path}/status")[1]["owner"]))
@@ -206,7 +216,7 @@ def test_another_gateway_takes_over_the_deliveries_of_one_that_dies(gateways: li
         (living,) = [gateway for gateway in gateways if gateway is not dying]
         assert ask(living.url, "GET", path)[1]["state"] == "active"
         dying.kill()
-        publish = {"records": [{"value": number} for number in range(100, 200)]}
+        publish = {"messages": [{"value": number} for number in range(100, 200)]}
         assert ask(living.url, "POST", "/topics/handed", publish)[0] == 200
         wait_for("the second hundred", lambda: 199 in hook.taken)
         assert list(dict.fromkeys(hook.taken)) == list(range(200))

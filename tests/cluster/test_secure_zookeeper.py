@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from headrace.cluster.store import Create, Put, Session, StoreError
+from headrace.cluster.store import Create, Put, SessionState, StoreError
 from headrace.cluster.zookeeper import ZooKeeperStore
 from headrace.cluster.zookeeper_access import OPEN, ZooKeeperAccess, access_of
 from headrace.config import BrokerConfig, ConfigError
@@ -122,7 +122,7 @@ def test_a_session_that_comes_back_over_another_connection_is_known_again(zookee
         async with opened(own_url(zookeeper), OURS) as store:
             await fill(store)
             gone = asyncio.Event()
-            store.on_session(lambda session: gone.set() if session is not Session.CONNECTED else None)
+            store.on_session(lambda session: gone.set() if session is not SessionState.CONNECTED else None)
             store._keeper._handler.drop()
             await asyncio.wait_for(gone.wait(), 60)
             await store.commit([Put("/x", b"5", 1)])

@@ -1,6 +1,6 @@
 """What the brokers of a cluster say of partitions that nobody serves."""
 
-from headrace.health import Code
+from headrace.health import ProblemCode
 from headrace.testing.cluster import Machine
 from headrace.testing.loop import run_virtual
 from tests.support.simulation.runs import TOPIC, Plan, Run
@@ -16,7 +16,7 @@ def offline(machine: Machine) -> int:
 
 def says_so(machine: Machine) -> bool:
     report = machine.broker.health.latest
-    return report is not None and Code.OFFLINE_PARTITIONS in {problem.code for problem in report.problems}
+    return report is not None and ProblemCode.OFFLINE_PARTITIONS in {problem.code for problem in report.problems}
 
 
 def test_the_controller_counts_partitions_whose_brokers_are_all_gone() -> None:

@@ -15,7 +15,7 @@ from headrace.cluster.image import BrokerNode
 from headrace.cluster.registration import Registration, encode_registration, registration_key
 from headrace.cluster.store import ANY_VERSION, Create, Put
 from headrace.protocol.levels import LevelRange
-from headrace.protocol.peer import InternalApi, Message, decode_message, encode_message
+from headrace.protocol.peer import InternalApi, PeerMessage, decode_message, encode_message
 from headrace.server.broker import BrokerFailed
 from headrace.server.clustered.node import PeerService
 from headrace.testing.cluster import PORT, Machine
@@ -56,7 +56,7 @@ def told(story: Story, *levels: LevelRange) -> None:
 async def upgrade(run: Run, at: Machine, **values: Any) -> dict[str, Any]:
     """Ask a broker to have the level raised; what it answers."""
     link = await run.cluster.network.host("operator").connect(at.name, PORT, 5)
-    question = Message({"to": None, "dry_run": False, **values})
+    question = PeerMessage({"to": None, "dry_run": False, **values})
     answer = await link.ask([pack(">hhih", InternalApi.UPDATE_LEVEL, 0, 5, -1), *encode_message(question)])
     link.close()
     return dict(decode_message(answer[4:]).values)

@@ -14,7 +14,7 @@ from headrace.net.address import Address
 from headrace.net.network import LinkClosed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.protocol.peer import InternalApi, Message, encode_message
+from headrace.protocol.peer import InternalApi, PeerMessage, encode_message
 from headrace.server.clustered.peers import PeerIdentity, greet
 from headrace.testing.client import SimulatedClient
 from headrace.testing.cluster import PORT, Machine
@@ -188,7 +188,7 @@ def test_a_greeting_with_the_clusters_secret_is_taken_on_the_listener_for_broker
         for api in (InternalApi.FEED, InternalApi.REPLICATE, InternalApi.FORWARD):
             link = await host.connect("b0", OUTSIDE, 5)
             with pytest.raises(LinkClosed):
-                await link.ask([pack(">hhih", api, 0, 5, -1), *encode_message(Message({}))])
+                await link.ask([pack(">hhih", api, 0, 5, -1), *encode_message(PeerMessage({}))])
         link = await host.connect("b0", PORT, 5)
         await greet(link, me, 0, cluster.rng)
         link.close()

@@ -422,10 +422,10 @@ def lose_feed(machine: Machine, *, seconds_per_page: float) -> asyncio.Event:
     subscriber = machine.broker._clustered.member._subscriber
     take = subscriber.take
 
-    async def lose(answer: Any, asked: Any) -> bool:
+    async def lose(answer: Any, position: Any) -> bool:
         is_lost = is_cut.is_set()
         await asyncio.sleep(seconds_per_page)
-        return not is_lost and await take(answer, asked)
+        return not is_lost and await take(answer, position)
 
     subscriber.take = lose  # type: ignore[method-assign]
     return is_cut

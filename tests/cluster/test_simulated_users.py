@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.client.core.errors import AuthenticationRefused
-from headrace.client.core.sasl import Scram
+from headrace.client.core.sasl import ScramClient
 from headrace.cluster.entries import EntryKind
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
@@ -32,7 +32,7 @@ def told(story: Callable[[SimulatedCluster], Awaitable[None]]) -> None:
     run_virtual(main, 5, longest=3600)
 
 
-class TokenScram(Scram):
+class TokenScram(ScramClient):
     """Shows a delegation token."""
 
     def __init__(self, mechanism: str, token_id: str, password: str) -> None:
@@ -41,7 +41,7 @@ class TokenScram(Scram):
 
 
 async def login(
-    cluster: SimulatedCluster, machine: Machine, user: str, password: str, scram: type[Scram] = Scram
+    cluster: SimulatedCluster, machine: Machine, user: str, password: str, scram: type[ScramClient] = ScramClient
 ) -> SimulatedClient | None:
     """A client that has logged in at a broker; None where it was refused."""
     client = SimulatedClient(cluster.network.host(f"host of {user}"))

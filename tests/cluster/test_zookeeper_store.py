@@ -13,7 +13,7 @@ import pytest
 
 from headrace.cli.zookeeper import Ensemble, ZooKeeperServer
 from headrace.cluster.kazoo_loop import LoopClient
-from headrace.cluster.store import Create, Put, Session, SharedStore, StoreError, Uncertain
+from headrace.cluster.store import Create, Put, SessionState, SharedStore, StoreError, Uncertain
 from headrace.cluster.zookeeper import ZooKeeperStore
 from tests.support.zookeeper import Service, client_of
 
@@ -24,7 +24,7 @@ LONG = 120.0
 POLL_SECONDS = 0.05
 
 
-class Told(list[Session]):
+class Told(list[SessionState]):
     """What a store tells of its session."""
 
     def __init__(self, store: SharedStore) -> None:
@@ -32,15 +32,15 @@ class Told(list[Session]):
         self._news = asyncio.Event()
         store.on_session(self._take)
 
-    def _take(self, session: Session) -> None:
+    def _take(self, session: SessionState) -> None:
         self.append(session)
         self._news.set()
 
-    async def until(self, *expected: Session) -> None:
+    async def until(self, *expected: SessionState) -> None:
         """Returns when these, and no more, have been told."""
         await self._until(lambda: self == [*expected])
 
-    async def until_last(self, session: Session) -> None:
+    async def until_last(self, session: SessionState) -> None:
         """Returns when this is the last that was told."""
         await self._until(lambda: self[-1:] == [session])
 
@@ -138,7 +138,7 @@ def during_writes(
                 await ledger.grows(20)
                 await trouble(store, ledger)
                 enough.set()
-            assert Session.LOST not in told
+            assert SessionState.LOST not in told
             assert await other.get("/me") == mine
             await ledger.check(other)
 
@@ -224,15 +224,15 @@ def test_without_a_majority_calls_fail_in_words_and_later_ones_succeed(ensemble:
             for server in gone:
                 server.kill()
             await asyncio.to_thread(wait_until_none_serves, ensemble)
-            await told.until_last(Session.SUSPENDED)
+            await told.until_last(SessionState.SUSPENDED)
             with pytest.raises(StoreError, match="check that a majority of them runs"):
                 await store.get("/a")
             with pytest.raises(StoreError, match="check that a majority of them runs"):
                 await store.commit([Put("/a", b"", 0)])
             for server in gone:
                 server.launch()
-            await told.until_last(Session.CONNECTED)
-            assert Session.LOST not in told
+            await told.until_last(SessionState.CONNECTED)
+            assert SessionState.LOST not in told
             await store.commit([Put("/a", b"", 0)])
         finally:
             await store.close()
@@ -263,7 +263,7 @@ def test_the_first_request_of_each_connection_is_a_barrier(zookeeper: Service, m
             assert sent == ["send"] * 3
             sent.clear()
             store._keeper._handler.drop()
-            await told.until(Session.SUSPENDED, Session.CONNECTED)
+            await told.until(SessionState.SUSPENDED, SessionState.CONNECTED)
             await asyncio.gather(*(store.get("/a") for _ in range(3)), store.watch("/a"))
             assert sent == ["check", "send", "send", "send"]
             sent.clear()
@@ -288,7 +288,7 @@ def test_a_thread_of_kazoo_that_ends_by_a_defect_is_replaced(
             monkeypatch.setattr(client_of(store)._connection, "_read_socket", fail)
             with pytest.raises(Uncertain):
                 await store.commit([Create("/a", b"")])
-            await told.until(Session.LOST, Session.CONNECTED)
+            await told.until(SessionState.LOST, SessionState.CONNECTED)
             await store.get("/a")
 
     asyncio.run(run())
@@ -341,8 +341,8 @@ def test_a_server_that_was_set_back_is_used_again_in_a_new_session(tmp_path: Pat
                 await asyncio.to_thread(server.stop)
                 rmtree(tmp_path / "state")
                 await asyncio.to_thread(server.start)
-                await told.until_last(Session.CONNECTED)
-                assert Session.LOST in told
+                await told.until_last(SessionState.CONNECTED)
+                assert SessionState.LOST in told
                 assert await store.get("/0") is None
                 await store.commit([Create("/0", b"again")])
         finally:

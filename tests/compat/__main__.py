@@ -19,7 +19,17 @@ from .groups.scenarios import GROUP_SCENARIOS
 from .logins.suite import CLIENTS as LOGIN_CLIENTS
 from .logins.suite import LoginResult, run_logins
 from .provision import CLIENTS
-from .report import markdown, show, show_logins, show_tools, with_logins, with_tools
+from .registries.suite import RegistryResult, run_registries
+from .report import (
+    markdown,
+    show,
+    show_logins,
+    show_registries,
+    show_tools,
+    with_logins,
+    with_registries,
+    with_tools,
+)
 from .runner import TITLES, Status, Suite
 from .tools import ToolResult, run_tools
 
@@ -40,6 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--groups", nargs="*", metavar="NAME", help="only group scenarios: these, or all of them")
     parser.add_argument("--tools", action="store_true", help="only the tools for operators: Kafka's own, kafkactl")
     parser.add_argument("--logins", action="store_true", help="only logins: TLS, every mechanism, what is refused")
+    parser.add_argument("--registries", action="store_true", help="only clients of the schema registry")
     parser.add_argument("--page", type=Path, help="write the page here, whatever broker and clients were used")
     return parser.parse_args()
 
@@ -94,13 +105,33 @@ def _run_logins_alone(arguments: argparse.Namespace, work: Path, console: Consol
     return 1 if _has_failed(logins) else 0
 
 
-def _has_failed(results: Sequence[ToolResult | LoginResult]) -> bool:
+def _run_registries(arguments: argparse.Namespace, work: Path, console: Console) -> list[RegistryResult]:
+    say = partial(console.print, markup=False, highlight=False)
+    with ExitStack() as cleanup:
+        bootstrap = arguments.bootstrap or cleanup.enter_context(OwnBroker(work / "registries")).address
+        results = run_registries(bootstrap, work, _CACHE, say)
+    show_registries(results, console)
+    return results
+
+
+def _run_registries_alone(arguments: argparse.Namespace, work: Path, console: Console) -> int:
+    results = _run_registries(arguments, work, console)
+    page = arguments.page or _PAGE
+    if not any(result.unavailable for result in results):
+        page.write_text(with_registries(page.read_text(), results))
+        console.print(f"written: {page}", markup=False)
+    return 1 if _has_failed(results) else 0
+
+
+def _has_failed(results: Sequence[ToolResult | LoginResult | RegistryResult]) -> bool:
     return any(outcome.status is Status.FAILED for result in results for outcome in result.outcomes.values())
 
 
 def _run(arguments: argparse.Namespace, work: Path, console: Console) -> int:
     if arguments.logins:
         return _run_logins_alone(arguments, work, console)
+    if arguments.registries:
+        return _run_registries_alone(arguments, work, console)
     if arguments.tools:
         tools = _run_tools(arguments, work, console)
         page = arguments.page or _PAGE
@@ -119,15 +150,16 @@ def _run(arguments: argparse.Namespace, work: Path, console: Console) -> int:
     whole = len(chosen) == len(CLIENTS) and arguments.groups is None
     tools = _run_tools(arguments, work, console) if whole else []
     logins = _run_logins(arguments, work, console) if whole and arguments.bootstrap is None else []
+    registries = _run_registries(arguments, work, console) if whole else []
     complete = arguments.bootstrap is None and whole and not run.incomplete
     page = arguments.page or (_PAGE if complete else None)
     if page is None:
         console.print("the page is not written: that takes a broker of our own and every client")
     else:
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(with_logins(with_tools(markdown(run), tools), logins))
+        page.write_text(with_registries(with_logins(with_tools(markdown(run), tools), logins), registries))
         console.print(f"written: {page}", markup=False)
-    return 1 if run.failed or _has_failed([*tools, *logins]) else 0
+    return 1 if run.failed or _has_failed([*tools, *logins, *registries]) else 0
 
 
 if __name__ == "__main__":

@@ -119,17 +119,22 @@ def _node(cache: Path) -> tuple[str, list[str]]:
     return node, [node, str(inside / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
-def node_with_kafkajs(cache: Path) -> tuple[str, dict[str, str]]:
-    """Node, and the environment in which its programs find kafkajs with a codec package for each compression it leaves
-    out."""
+def node_with(cache: Path, name: str, packages: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Node, and the environment in which its programs find packages."""
     node, npm = _node(cache)
     # Nothing is built here: the codecs are plain JavaScript or come built.
     options = ["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]
     home = _once(
-        cache / f"kafkajs-{_digest(' '.join(_NODE_PACKAGES).encode())}",
-        lambda directory: _run([*npm, *options, str(directory), *_NODE_PACKAGES], "npm install"),
+        cache / f"{name}-{_digest(' '.join(packages).encode())}",
+        lambda directory: _run([*npm, *options, str(directory), *packages], "npm install"),
     )
     return node, {"NODE_PATH": str(home / "node_modules")}
+
+
+def node_with_kafkajs(cache: Path) -> tuple[str, dict[str, str]]:
+    """Node, and the environment in which its programs find kafkajs with a codec package for each compression it leaves
+    out."""
+    return node_with(cache, "kafkajs", _NODE_PACKAGES)
 
 
 def kafkajs(cache: Path) -> Factory:
@@ -148,18 +153,17 @@ def kafkajs(cache: Path) -> Factory:
     return lambda site: KafkajsDriver(site.bootstrap, site.advertised, command, site.logs / "kafkajs.log", membership)
 
 
-def go_program(cache: Path) -> Path:
-    """franz-go's program of the suite, compiled."""
+def go_program(cache: Path, sources: Path = _HERE / "go") -> Path:
+    """A program of the suite with a library of franz-go's, compiled."""
     go = shutil.which("go")
     if go is None:
         raise Unavailable("no Go on the path")
-    sources = _HERE / "go"
     content = b"".join(path.read_bytes() for path in sorted(sources.iterdir()))
 
     def build(directory: Path) -> None:
-        _run([go, "build", "-C", str(sources), "-mod=readonly", "-o", str(directory / "login"), "."], "go build")
+        _run([go, "build", "-C", str(sources), "-mod=readonly", "-o", str(directory / "program"), "."], "go build")
 
-    return _once(cache / f"go-{_digest(content)}", build) / "login"
+    return _once(cache / f"go-{_digest(content)}", build) / "program"
 
 
 def _take_jars(wheel_version: str, directory: Path) -> None:

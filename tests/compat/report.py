@@ -9,6 +9,8 @@ from .groups.scenarios import GROUP_SCENARIOS
 from .logins.suite import SCENARIOS as LOGIN_SCENARIOS
 from .logins.suite import LoginResult
 from .model import Advertised
+from .registries.suite import SCENARIOS as REGISTRY_SCENARIOS
+from .registries.suite import RegistryResult
 from .runner import TITLES, ClientResult, Outcome, Run, Status
 from .tools import ToolResult
 from .wire import api_name
@@ -36,6 +38,16 @@ _LOGINS = (
     + """
 Every client writes records and reads them back over TLS, by each way to log in; is kept out with what is wrong, expired
 or was taken back; and goes on without an error while the broker's certificate is renewed.
+
+"""
+)
+REGISTRIES_HEADING = "## Schema registry\n"
+_REGISTRIES = (
+    REGISTRIES_HEADING
+    + """
+Clients of Confluent's schema registry register schemas of every type with a gateway, write values with the ids they get
+and read them back by these, follow references, are refused what is not compatible, and stay in a context that their URL
+names. The same value with the same schema is the same bytes from all of them.
 
 """
 )
@@ -122,9 +134,10 @@ def show_tools(results: Sequence[ToolResult], console: Console) -> None:
 
 def with_tools(page: str, results: Sequence[ToolResult]) -> str:
     """The page with another section on tools."""
-    before, _, rest = page.partition(TOOLS_HEADING if TOOLS_HEADING in page else _AFTER_TOOLS)
-    after = rest.partition(_AFTER_TOOLS)[2] if TOOLS_HEADING in page else rest
-    return f"{before}{_tools_section(results)}\n{_AFTER_TOOLS}{after}"
+    following = REGISTRIES_HEADING if REGISTRIES_HEADING in page else _AFTER_TOOLS
+    before, _, rest = page.partition(TOOLS_HEADING if TOOLS_HEADING in page else following)
+    after = rest.partition(following)[2] if TOOLS_HEADING in page else rest
+    return f"{before}{_tools_section(results)}\n{following}{after}"
 
 
 def show_logins(results: Sequence[LoginResult], console: Console) -> None:
@@ -143,6 +156,24 @@ def with_logins(page: str, results: Sequence[LoginResult]) -> str:
     columns = [(result.name, result.outcomes) for result in results]
     section = _LOGINS + _matrix(list(LOGIN_SCENARIOS), columns) + _legend(columns)
     return f"{before}{section}\n{_AFTER_LOGINS}{after}"
+
+
+def show_registries(results: Sequence[RegistryResult], console: Console) -> None:
+    """Print the table of clients of the schema registry, and why one failed or was not tried."""
+    columns = [(result.name, result.outcomes) for result in results]
+    _show_table(console, "schema registry", list(REGISTRY_SCENARIOS.values()), columns)
+    for name, outcomes in columns:
+        for outcome, titles in _noted(outcomes):
+            console.print(f"{name}: {outcome.note} ({titles})", style=_COLOURS[outcome.status], markup=False)
+
+
+def with_registries(page: str, results: Sequence[RegistryResult]) -> str:
+    """The page with another section on clients of the schema registry, before that on API versions."""
+    before, _, rest = page.partition(REGISTRIES_HEADING if REGISTRIES_HEADING in page else _AFTER_TOOLS)
+    after = rest.partition(_AFTER_TOOLS)[2] if REGISTRIES_HEADING in page else rest
+    columns = [(result.name, result.outcomes) for result in results]
+    section = _REGISTRIES + _matrix(list(REGISTRY_SCENARIOS.values()), columns) + _legend(columns)
+    return f"{before}{section}\n{_AFTER_TOOLS}{after}"
 
 
 def _tool_titles(results: Sequence[ToolResult]) -> list[str]:
@@ -170,7 +201,8 @@ def markdown(run: Run) -> str:
         "`make compat` sets up the clients in `.venv/compat` (kcat through the system's package manager), starts\n"
         "brokers on loopback, and rewrites this page. `make compat ARGS='--client kcat'` runs one client,\n"
         "`ARGS='--groups kill static'` these group scenarios alone (`--groups` all of them, `--list` names them),\n"
-        "`ARGS=--tools` the tools alone, `ARGS=--logins` the logins alone, of which it writes the section, and\n"
+        "`ARGS=--tools` the tools alone, `ARGS=--logins` the logins alone, `ARGS=--registries` clients of the schema\n"
+        "registry alone, of which it writes the section, and\n"
         "`ARGS='--bootstrap HOST:PORT'` uses a broker that is already running, which is not restarted then; all leave\n"
         "this page alone. With `--keep` the logs of the members stay.\n",
     ]

@@ -38,6 +38,9 @@ _PROGRAMS = {
     "kafka-log-dirs": f"{_TOOLS}.LogDirsCommand",
     "kafka-metadata-quorum": f"{_TOOLS}.MetadataQuorumCommand",
     "kafka-topics": f"{_TOOLS}.TopicCommand",
+    "kafka-console-producer": f"{_TOOLS}.ConsoleProducer",
+    "kafka-share-groups": f"{_TOOLS}.consumer.group.ShareGroupCommand",
+    "kafka-console-share-consumer": f"{_TOOLS}.consumer.ConsoleShareConsumer",
 }
 _PROGRAMS_OF_3 = {
     **_PROGRAMS,
@@ -122,13 +125,14 @@ class KafkasTools:
             "kafka-get-offsets": partial(self._offsets, topic),
             "kafka-leader-election": partial(self._election, topic),
             "kafka-consumer-groups": partial(self._groups, topic),
+            "kafka-share-groups": partial(self._share_groups, topic),
             "kafka-cluster": self._cluster,
         }
 
-    def _run(self, program: str, *arguments: str, fails: bool = False) -> str:
+    def _run(self, program: str, *arguments: str, fails: bool = False, given: str = "") -> str:
         after = [*arguments, *self._server] if program == "kafka-cluster" else [*self._server, *arguments]
         command = [*self._java, self._programs[program], *after]
-        return _executed(command, " ".join((program, *arguments)), fails=fails)
+        return _executed(command, " ".join((program, *arguments)), fails=fails, given=given)
 
     def _configs(self, *arguments: str, fails: bool = False) -> str:
         return self._run("kafka-configs", *arguments, fails=fails)
@@ -268,6 +272,25 @@ class KafkasTools:
         _holds(self._run("kafka-consumer-groups", "--describe", *group), "CURRENT-OFFSET", topic)
         _holds(self._run("kafka-consumer-groups", "--list"), f"group-{topic}")
         _holds(self._run("kafka-consumer-groups", "--delete", *group), "successful")
+
+    def _share_groups(self, topic: str) -> None:
+        if self._version.startswith("3"):
+            raise NotOffered("Kafka 3.9 has no share groups")
+        group = ("--group", f"shared-{topic}")
+        from_start = ("--add-config", "share.auto.offset.reset=earliest")
+        self._configs("--alter", "--entity-type", "groups", "--entity-name", group[1], *from_start)
+        given = "".join(f"job {number}\n" for number in range(5))
+        self._run("kafka-console-producer", "--topic", topic, given=given)
+        consumed = self._run(
+            "kafka-console-share-consumer", *group, "--topic", topic, "--max-messages", "5", "--timeout-ms", "30000"
+        )
+        _holds(consumed, "job 0", "job 4")
+        shares = partial(self._run, "kafka-share-groups")
+        _holds(shares("--list", "--state"), group[1], "Empty")
+        _holds(shares("--describe", *group), "START-OFFSET", topic)
+        _holds(shares("--describe", *group, "--state"), "Empty")
+        _holds(shares("--delete-offsets", *group, "--topic", topic), "Successful")
+        _holds(shares("--delete", *group), "successful")
 
     def _cluster(self) -> None:
         _holds(self._run("kafka-cluster", "cluster-id"), "Cluster ID: ")

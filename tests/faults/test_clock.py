@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from headrace.client.admin import Admin
 from headrace.client.columnar.settings import ClientSettings
-from headrace.health import Code, HealthReport
+from headrace.health import HealthReport, ProblemCode
 from headrace.ops.health import ask_health
 from tests.support.process import BrokerProcess, Site, wait_for
 
@@ -91,7 +91,7 @@ def health(bootstrap: str) -> HealthReport:
 
 
 def has_jumped(bootstrap: str) -> Callable[[], bool]:
-    return lambda: Code.CLOCK_JUMPED in {problem.code for problem in health(bootstrap).problems}
+    return lambda: ProblemCode.CLOCK_JUMPED in {problem.code for problem in health(bootstrap).problems}
 
 
 def allow_any_clock(bootstrap: str) -> None:

@@ -10,7 +10,7 @@ from struct import pack
 import pytest
 
 from headrace.net.ports import HeldPort
-from headrace.protocol.peer import InternalApi, Message, encode_message
+from headrace.protocol.peer import InternalApi, PeerMessage, encode_message
 from tests.support.certificates import Authority
 from tests.support.faults.load import Load, wait_for_equal_replicas
 from tests.support.faults.view import View
@@ -41,7 +41,7 @@ def connections_to(port: int) -> int:
 
 
 def is_closed_by(sock: socket.socket, api: int) -> bool:
-    body = b"".join(bytes(part) for part in encode_message(Message({"cluster": "", "from": 9, "to": 1})))
+    body = b"".join(bytes(part) for part in encode_message(PeerMessage({"cluster": "", "from": 9, "to": 1})))
     frame = pack(">hhih", api, 0, 5, -1) + body
     sock.sendall(pack(">i", len(frame)) + frame)
     return not sock.recv(1)

@@ -15,10 +15,18 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from headrace.cli.certificates import authority_path, issue, make_authority
 from headrace.client.admin import Admin
-from headrace.client.core.security import Acl, Operation, PatternType, Permission, ResourceType
 from headrace.client.errors import ClientError
 from headrace.ops.operations import Operations
 from headrace.ops.security import SecurityOperations
+from headrace.protocol.acl import (
+    AclBinding,
+    AclEntry,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourcePattern,
+    ResourceType,
+)
 from headrace.protocol.scram import ScramMechanism
 from tests.support.faults.load import GIVE_UP_MS, IMPATIENT
 from tests.support.process import ClusterProcesses, free_port, wait_for
@@ -172,22 +180,17 @@ class Securing:
         return len(alive) == 3 and all(len(part.isr) == len(part.replicas) for part in view.partitions)
 
 
-def rule(resource: ResourceType, name: str, operation: Operation) -> Acl:
-    return Acl(
-        resource=resource,
-        name=name,
-        pattern=PatternType.LITERAL,
-        principal="User:app",
-        host="*",
-        operation=operation,
-        permission=Permission.ALLOW,
+def rule(resource: ResourceType, name: str, operation: AclOperation) -> AclBinding:
+    return AclBinding(
+        resource=ResourcePattern(type=resource, name=name, pattern=PatternType.LITERAL),
+        entry=AclEntry(principal="User:app", host="*", operation=operation, permission=PermissionType.ALLOW),
     )
 
 
 RULES = [
-    rule(ResourceType.TOPIC, TOPIC, Operation.WRITE),
-    rule(ResourceType.TOPIC, TOPIC, Operation.READ),
-    rule(ResourceType.GROUP, GROUP, Operation.READ),
+    rule(ResourceType.TOPIC, TOPIC, AclOperation.WRITE),
+    rule(ResourceType.TOPIC, TOPIC, AclOperation.READ),
+    rule(ResourceType.GROUP, GROUP, AclOperation.READ),
 ]
 SECOND_LISTENER: dict[str, str | None] = {
     "listeners": "PLAINTEXT://{plain},SASL_SSL://{secure}",

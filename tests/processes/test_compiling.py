@@ -18,7 +18,7 @@ assert "numba" not in sys.modules
 rows = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [b"v"]})
 (batch,) = encode.encode_rows(rows, now_ms=5)
 encode.seal_for(batch, -1, -1, -1, transactional=False)
-found, following = decode.Decoder("t", 0, with_headers=True).decode(batch.data, 0, 9)
+found, following = decode.FetchDecoder("t", 0, with_headers=True).decode(batch.data, 0, 9)
 assert found.column("value").to_pylist() == [b"v"], found
 assert hashing.partitions_of(rows.column("key"), 1, 0).tolist() == [0]
 from headrace.client.columnar import _decoding, _encoding

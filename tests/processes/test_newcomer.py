@@ -7,25 +7,22 @@ the package index.
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.gateways import matches
-from tests.support.process import free_port, wait_for
-from tests.support.tasks import ROOT, Command, File, Task, read_tasks
+from tests.support.process import free_port
+from tests.support.tasks import COMMAND_SECONDS, ROOT, Task, Terminals, read_tasks
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
-COMMAND_SECONDS: Final = 600.0
 LIVES_ON: Final = "start"
 """The task whose process all later ones need."""
 
@@ -73,53 +70,7 @@ class Newcomer:
 
     def do(self, task: Task, lasting: ExitStack) -> None:
         """Take the steps of a task; what it leaves in the background ends with it, or with `lasting`."""
-        with ExitStack() as own:
-            for step in task.steps:
-                if isinstance(step, File):
-                    (self._directory / step.name).write_text(self._here(step.text))
-                elif step.in_background:
-                    (lasting if task.name == LIVES_ON else own).enter_context(self._background(step))
-                else:
-                    self._run(step)
-
-    def _run(self, command: Command) -> None:
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", self._here(command.line)],
-            cwd=self._directory,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMMAND_SECONDS,
-        )
-        told = f"{command.line}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        assert done.returncode == 0, told
-        assert not command.expected or matches(self._here(command.expected), done.stdout), told
-
-    @contextmanager
-    def _background(self, command: Command) -> Iterator[None]:
-        log = self._directory / f"background-{len(list(self._directory.glob('background-*')))}"
-        with log.open("w") as output:
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {self._here(command.line)}"],
-                cwd=self._directory,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            wanted = self._here(command.expected)
-            wait_for(f"{command.line}: {wanted}", lambda: process.poll() is not None or wanted in log.read_text())
-            assert process.poll() is None, log.read_text()
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        Terminals(self._directory, self._environment, self._here).do(task, lasting if task.name == LIVES_ON else None)
 
     def _here(self, text: str) -> str:
         """What the documents say, with this machine's ports and this tree's wheel."""

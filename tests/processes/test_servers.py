@@ -92,7 +92,8 @@ def test_up_serves_both_and_one_signal_stops_all(start: Start, tmp_path: Path) -
     assert (tmp_path / "here" / "orders-0").is_dir()
 
     children = psutil.Process(process.pid).children()
-    assert {"--id 1", "gateway"} <= {word for c in children for word in _words(c)}
+    words = {word for c in children for word in _words(c)}
+    assert {"--id 1", "gateway", "--set group.initial.rebalance.delay.ms=0"} <= words
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
@@ -105,11 +106,15 @@ def _words(child: psutil.Process) -> list[str]:
     return [*line, *(f"{a} {b}" for a, b in pairwise(line))]
 
 
-def test_up_on_chosen_ports_starts_both_at_once(start: Start) -> None:
+def test_up_on_chosen_ports_starts_both_at_once(start: Start, tmp_path: Path) -> None:
     kafka_port, http_port = free_port(), free_port()
-    process = start("up", "--kafka-port", str(kafka_port), "--http-port", str(http_port), "--json")
+    (tmp_path / "own.properties").write_text("group.initial.rebalance.delay.ms=50\n")
+    ports = ("--kafka-port", str(kafka_port), "--http-port", str(http_port))
+    process = start("up", *ports, "--config", "own.properties", "--json")
     ready = json.loads(first_line(process))
     assert ready == {"ready": True, "kafka": f"127.0.0.1:{kafka_port}", "http": f"http://127.0.0.1:{http_port}"}
+    words = {word for c in psutil.Process(process.pid).children() for word in c.cmdline()}
+    assert not [word for word in words if "rebalance.delay" in word]  # the file says otherwise
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 0
 

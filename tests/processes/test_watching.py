@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
 from headrace.cli.top.app import TopApp
-from headrace.cli.top.tables import FIRST_ORDER, Section
+from headrace.cli.top.tables import FIRST_ORDER, TableKind
 from headrace.ops.observer import Observer
 from tests.faults.test_cluster_exhausted import small_disk
 from tests.faults.test_full_disk import fill
@@ -49,7 +49,7 @@ class Screen:
     def health(self) -> str:
         return str(self._app.query_one("#health", Static).content)
 
-    def row(self, section: Section, name: str) -> tuple[str, str]:
+    def row(self, section: TableKind, name: str) -> tuple[str, str]:
         """The cells of a row as text, and the style of its first one."""
         table = self._app.query_one(f"#{section}", DataTable)
         if name not in {str(key.value) for key in table.rows}:
@@ -132,19 +132,19 @@ def test_lag_a_full_disk_and_a_killed_broker_are_seen_within_ten_seconds(cluster
         await screen.shows("all is well", lambda: screen.health() == "ok: all replicas are in sync", START_SECONDS)
 
         await asyncio.to_thread(produce, cluster, RECORDS)
-        await screen.shows("the lag", lambda: "3k" in screen.row(Section.GROUPS, "billing")[0])
+        await screen.shows("the lag", lambda: "3k" in screen.row(TableKind.GROUPS, "billing")[0])
         await asyncio.to_thread(tells, run, cluster, "groups", f"{RECORDS:,} records behind", 1)
 
         ballast = cluster.data_of(FULL) / "ballast"
         fill(ballast)
         await asyncio.to_thread(produce, cluster, 300, 10_000)
-        await screen.shows("the full disk", lambda: screen.row(Section.BROKERS, str(FULL))[1] == "bold red")
-        assert "disk full" in screen.row(Section.BROKERS, str(FULL))[0]
+        await screen.shows("the full disk", lambda: screen.row(TableKind.BROKERS, str(FULL))[1] == "bold red")
+        assert "disk full" in screen.row(TableKind.BROKERS, str(FULL))[0]
         await asyncio.to_thread(tells, run, cluster, "disk", f"broker {FULL}: disk full", 2)
 
         cluster[KILLED].kill()
-        await screen.shows("the killed broker", lambda: screen.row(Section.BROKERS, str(KILLED))[1] == "bold red")
-        assert "does not answer" in screen.row(Section.BROKERS, str(KILLED))[0]
+        await screen.shows("the killed broker", lambda: screen.row(TableKind.BROKERS, str(KILLED))[1] == "bold red")
+        assert "does not answer" in screen.row(TableKind.BROKERS, str(KILLED))[0]
         await asyncio.to_thread(tells, run, cluster, "brokers", f"broker {KILLED} ", 2)
 
         ballast.unlink()
@@ -162,7 +162,7 @@ def test_a_cluster_that_goes_and_comes_is_followed_and_a_hanging_broker_keeps_no
     async def talk(screen: Screen) -> None:
         await screen.shows("all is well", lambda: screen.health().startswith("ok"), START_SECONDS)
         cluster[1].pause()
-        await screen.shows("the hanging broker", lambda: screen.row(Section.BROKERS, "1")[1] == "bold red")
+        await screen.shows("the hanging broker", lambda: screen.row(TableKind.BROKERS, "1")[1] == "bold red")
         await asyncio.to_thread(tells, run, cluster, "brokers", "broker 1 ", 2)
         cluster[1].resume()
         for broker in cluster.brokers.values():
@@ -186,7 +186,7 @@ def test_a_cluster_whose_zookeeper_hangs_is_shown_by_what_its_brokers_say(cluste
             seconds = SESSION_SECONDS + SEEN_SECONDS
             await screen.shows("what they say", lambda: screen.health().count(lost) == 3, seconds)
             for broker in cluster.brokers:
-                assert "ZooKeeper unreachable" in screen.row(Section.BROKERS, str(broker))[0]
+                assert "ZooKeeper unreachable" in screen.row(TableKind.BROKERS, str(broker))[0]
             code, found = await asyncio.to_thread(doctor, run, cluster, "brokers", "partitions", "store")
             assert code == 2
             for broker in cluster.brokers:

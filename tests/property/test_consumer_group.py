@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.coordinator.groups.consumer import HeartbeatRequest
-from headrace.coordinator.groups.consumer.member import AWAY, JOINING, LEFT, partitions_of
+from headrace.coordinator.groups.consumer.member import AWAY, partitions_of
+from headrace.coordinator.groups.targets import JOINING, LEFT
 from headrace.protocol.errors import ErrorCode
 from tests.support.coordinator.consumer_group import Host, Owned, code, make_image, owned, put_topic, topic_id
 

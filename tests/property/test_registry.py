@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from headrace.registry import decisions
 from headrace.registry.errors import RegistryError
-from headrace.registry.parsing import Posted, SchemaParser
+from headrace.registry.judging import Inline
+from headrace.registry.parsing import Posted
 from headrace.schema_log.names import context_of
 from headrace.schema_log.records import Proposal, Reference, decode, encode
 from headrace.schema_log.state import RegistryState
+from tests.support.registry.registering import now
 
-LIBRARY = SchemaParser()
+LIBRARY = Inline()
 SUBJECTS = ("a", "b", ":.x:a")
 WRITERS = 3
 
@@ -50,7 +52,7 @@ def decide(state: RegistryState, request: Any) -> Proposal | None:
         if kind == "register":
             references = (Reference(name="Other", subject=more, version=1),) if more else ()
             posted = Posted(text=text(what), references=references)
-            found = decisions.register(state, LIBRARY, where, posted, normalize=False)
+            found = now(decisions.register(state, LIBRARY, where, posted, normalize=False))
             return found if isinstance(found, Proposal) else None
         if kind == "delete":
             return decisions.delete_version(state, where, what, permanent=more)[1]

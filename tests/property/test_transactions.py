@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from headrace.coordinator.runtime.batches import Pair, read_batches
 from headrace.coordinator.transactions import markers, service
-from headrace.coordinator.transactions.decisions import Producer
+from headrace.coordinator.transactions.decisions import ProducerIdAndEpoch
 from headrace.coordinator.transactions.service import NEWER, OLDER
 from headrace.coordinator.transactions.states import RESTING
 from headrace.protocol.batch import BatchHeader, read_header
@@ -58,7 +58,7 @@ class Client:
 
     name: str
     version: int
-    producer: Producer | None = None
+    producer: ProducerIdAndEpoch | None = None
     open: Attempt | None = None
     wants: bool | None = None
     """How it is ending its transaction; it asks until it is told."""
@@ -141,7 +141,7 @@ class TransactionMachine(RuleBasedStateMachine):
             if client.producer is None or not await self._write_one(client, client.producer, index):
                 return
 
-    async def _write_one(self, client: Client, producer: Producer, index: int) -> bool:
+    async def _write_one(self, client: Client, producer: ProducerIdAndEpoch, index: int) -> bool:
         coordinator, where = self.world.transactions, TopicPartition(TOPIC, index)
         if client.version == OLDER:
             added = await coordinator.add_partitions(client.name, producer, [where])
@@ -167,7 +167,7 @@ class TransactionMachine(RuleBasedStateMachine):
         return True
 
     def _append(
-        self, client: Client, producer: Producer, partition: Partition, verification: Verification
+        self, client: Client, producer: ProducerIdAndEpoch, partition: Partition, verification: Verification
     ) -> int | None:
         assert client.open is not None
         sequence = client.sequences.get(partition.index, 0)

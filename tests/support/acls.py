@@ -15,16 +15,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.config import PLAIN_USERS
+from headrace.protocol.acl import CLUSTER_NAME, AclOperation, PatternType, PermissionType, ResourceType
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode
-from headrace.security.acl import (
-    CLUSTER_NAME,
-    REFUSALS,
-    AclOperation,
-    PatternType,
-    PermissionType,
-    ResourceType,
-)
+from headrace.security.acl import REFUSALS
 from tests.support.wire import Wire, batch_of, request
 
 CLIENTS: Final = ("none", "elsewhere", "denied", "literal", "prefixed", "wildcard", "super")
@@ -49,6 +43,7 @@ PRODUCER: Final = "acl-producer"
 """A transactional id."""
 MISSING: Final = "acl-missing"
 DOOMED: Final = "acl-doomed"
+_SHARE_TOPIC: Final = UUID("7d3a3f0e-1b1e-4a5c-9c39-5d1a3a1f0b6f")
 KEPT: Final = "acl-kept"
 """No row is about it: its offset keeps the group, whichever rows have deleted the other one."""
 SHOWN: Final = "shown"
@@ -311,6 +306,16 @@ def _heartbeat(names: Sequence[str] | None) -> dict[str, Any]:
     }
 
 
+def _share_heartbeat(names: Sequence[str] | None) -> dict[str, Any]:
+    return {
+        "group_id": GROUP,
+        "member_id": "stranger",
+        "member_epoch": 5,
+        "rack_id": None,
+        "subscribed_topic_names": names,
+    }
+
+
 def _txn_offsets() -> dict[str, Any]:
     partition = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
     return {
@@ -360,6 +365,16 @@ def _metadata(name: str | None, *, creates: bool = False) -> dict[str, Any]:
         "allow_auto_topic_creation": creates,
         "include_topic_authorized_operations": False,
     }
+
+
+def _share_state(**values: Any) -> dict[str, Any]:
+    topic = {"topic_id": _SHARE_TOPIC, "partitions": [{"partition": 0, **values}]}
+    return {"group_id": GROUP, "topics": [topic]}
+
+
+def _share(**values: Any) -> dict[str, Any]:
+    """The end of a session that there is not, as the answers of all who may end it say."""
+    return {"group_id": GROUP, "member_id": "member", "share_session_epoch": -1, "topics": (), **values}
 
 
 def _marked(answer: Any) -> str:
@@ -425,6 +440,7 @@ _EPOCHS: Final = {
     "replica_id": -1,
     "topics": [{"topic": TOPIC, "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]}],
 }
+_SHARE_KEY: Final = f"{GROUP}:fTo_DhseSlycOV0aOh8Lbw:0"
 _LIST_OFFSETS: Final = {
     "replica_id": -1,
     "isolation_level": 0,
@@ -512,7 +528,10 @@ _WRITE_ID: Final = (Op.WRITE, IDS, PRODUCER)
 _DESCRIBE_ID: Final = (Op.DESCRIBE, IDS, PRODUCER)
 _PRODUCED: Final = _partitions_code("responses", "partition_responses")
 _TOPIC_CODE: Final = _partitions_code("topics", "partitions")
+_RESULTS_CODE: Final = _partitions_code("results", "partitions")
 _ADDED: Final = _partitions_code("results_by_topic_v3_and_below", "results_by_partition", "partition_error_code")
+
+_SHARE_FETCH: Final = {"max_records": 1, "batch_size": 1, "forgotten_topics_data": ()}
 
 ROWS: Final = (
     _row("produce", 0, 12, _WRITE_TOPIC, _produce(_batch()), _PRODUCED),
@@ -570,6 +589,15 @@ ROWS: Final = (
         _DESCRIBE_ID,
         {"key_type": 1, "coordinator_keys": [PRODUCER]},
         _first("coordinators"),
+    ),
+    _row(
+        "find coordinator: a share-partition",
+        10,
+        6,
+        _cluster(Op.CLUSTER_ACTION),
+        {"key_type": 2, "coordinator_keys": [_SHARE_KEY]},
+        _first("coordinators"),
+        kafka="the internal topic is there a little later",
     ),
     _row("join group", 11, 9, _READ_GROUP, _JOIN, _code),
     _row(
@@ -874,6 +902,69 @@ ROWS: Final = (
         _shows("topics", "name", TOPIC),
         HIDDEN,
     ),
+    _row("share group heartbeat: the group", 76, 1, _READ_GROUP, _share_heartbeat(None), _code),
+    _row(
+        "share group heartbeat: a topic",
+        76,
+        1,
+        _DESCRIBE_TOPIC,
+        _share_heartbeat([TOPIC]),
+        _code,
+        besides=[_READ_GROUP],
+    ),
+    _row(
+        "share group describe",
+        77,
+        1,
+        _DESCRIBE_GROUP,
+        {"group_ids": [GROUP], "include_authorized_operations": False},
+        _first("groups"),
+    ),
+    _row(
+        "describe share group offsets: the group",
+        90,
+        0,
+        _DESCRIBE_GROUP,
+        {"groups": [{"group_id": GROUP, "topics": None}]},
+        _first("groups"),
+        besides=[_DESCRIBE_TOPIC],
+        kafka="it tells the offsets of a group that is not there: none",
+    ),
+    _row(
+        "alter share group offsets: the group",
+        91,
+        0,
+        _READ_GROUP,
+        {"group_id": GROUP, "topics": [{"topic_name": TOPIC, "partitions": []}]},
+        _code,
+        besides=[_READ_TOPIC],
+    ),
+    _row(
+        "delete share group offsets: the group",
+        92,
+        0,
+        (Op.DELETE, GROUPS, GROUP),
+        {"group_id": GROUP, "topics": [{"topic_name": TOPIC}]},
+        _code,
+        besides=[_READ_TOPIC],
+    ),
+    *(
+        _row(name, api, 0, _cluster(Op.CLUSTER_ACTION), _share_state(**values), _RESULTS_CODE, kafka=kafka)
+        for name, api, values, kafka in (
+            ("initialize share group state", 83, {"state_epoch": 0, "start_offset": 0}, ""),
+            ("read share group state", 84, {"leader_epoch": 0}, ""),
+            (
+                "write share group state",
+                85,
+                {"state_epoch": 0, "leader_epoch": 0, "start_offset": 0, "state_batches": []},
+                "",
+            ),
+            ("delete share group state", 86, {}, "a topic that is not there is an error"),
+            ("read share group state summary", 87, {"leader_epoch": 0}, "a topic that is not there is an error"),
+        )
+    ),
+    _row("share fetch", 78, 2, _READ_GROUP, _share(max_wait=0, min_bytes=0, max_bytes=1, **_SHARE_FETCH), _code),
+    _row("share acknowledge", 79, 2, _READ_GROUP, _share(), _code),
 )
 FREE: Final = {
     17: "how a client says who it is",

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,12 +16,15 @@ from .process import START_SECONDS, free_port, wait_for
 
 VERSION = "4.1.0"
 CACHE = Path(".venv") / "kafka"
-_ARTIFACTS = (
-    Artifact("org.apache.kafka", "kafka_2.13", VERSION),
-    Artifact("org.slf4j", "slf4j-simple", "1.7.36"),  # or its log is lost
-)
+WITH_SHARE_GROUPS = "4.2.0"
+"""The first version that has them for good."""
+_LOGGING = Artifact("org.slf4j", "slf4j-simple", "1.7.36")  # or its log is lost
 _CLUSTER_ID = "headrace-apache-kafkaA"
-_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+QUICK_START = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For tests: starts soon, and is slow for good, as nothing is compiled well."""
+AS_IN_PRODUCTION = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""What Kafka's own start script gives, for whoever measures."""
 _ONE_NODE = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -45,9 +48,14 @@ class ApacheKafka:
     """
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str] | None = None, client: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        client: Mapping[str, str] | None = None,
+        version: str = VERSION,
+        jvm: Sequence[str] = QUICK_START,
     ) -> None:
-        self._java = java_with_kafka()
+        self._java = java_with_kafka(version, jvm)
         self._client = dict(client or {})
         """What else a client needs to say."""
         broker, controller = free_port(), free_port()
@@ -64,7 +72,7 @@ class ApacheKafka:
             **(settings or {}),
         }
         self._file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         arguments = ["format", "--standalone", "--cluster-id", _CLUSTER_ID, "--config", str(self._file)]
@@ -72,7 +80,7 @@ class ApacheKafka:
         with open(self._log, "ab") as log:
             subprocess.run(command, stdout=log, stderr=log, check=True, timeout=START_SECONDS)
             command = [*self._java, "kafka.Kafka", str(self._file)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, text=True, start_new_session=True)
         try:
             wait_for("Apache Kafka answers", self._answers)
         except BaseException:
@@ -84,6 +92,12 @@ class ApacheKafka:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
+
+    @property
+    def process(self) -> "subprocess.Popen[str]":
+        """It, while it runs."""
+        assert self._process is not None
+        return self._process
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -101,9 +115,10 @@ class ApacheKafka:
             process.wait()
 
 
-def java_with_kafka() -> list[str]:
+def java_with_kafka(version: str = VERSION, jvm: Sequence[str] = QUICK_START) -> list[str]:
     """The command that runs one of its programs, or one that is made of its classes."""
     java = shutil.which("java")
     if java is None:
         raise Unavailable("there is no Java on the path")
-    return [java, "-Xmx512m", *_JVM, "-cp", f"{fetched(CACHE, _ARTIFACTS)}/*"]
+    artifacts = (Artifact("org.apache.kafka", "kafka_2.13", version), _LOGGING)
+    return [java, *jvm, _QUIET, "-cp", f"{fetched(CACHE if version == VERSION else CACHE / version, artifacts)}/*"]

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headrace.gateway.app import make_application
+from headrace.gateway.app import Mount, make_application
 from headrace.gateway.settings import Settings
 from headrace.net.address import Address
 from headrace.web.application import Application
+from headrace.web.guard import Guard
 
 
 class Reply(NamedTuple):
@@ -74,12 +75,20 @@ def scope_of(method: str, target: str, headers: Mapping[str, str], kind: str = "
     }
 
 
-def conversation(bootstrap: str, talk: Callable[[Asker], Awaitable[None]], **settings: Any) -> None:
+def conversation(
+    bootstrap: str,
+    talk: Callable[[Asker], Awaitable[None]],
+    mounts: Sequence[Mount] = (),
+    *,
+    guard: Guard | None = None,
+    **settings: Any,
+) -> None:
     """Run `talk` with a gateway to the cluster at an address; nothing may be left running afterwards."""
 
     async def main() -> None:
         host, _, port = bootstrap.rpartition(":")
-        application = make_application(Settings(bootstrap=(Address(host, int(port)),), **settings))
+        served = Settings(bootstrap=(Address(host, int(port)),), **settings)
+        application = make_application(served, guard, mounts)
         async with living(application):
             await talk(Asker(application))
         left = asyncio.all_tasks() - {asyncio.current_task()}

@@ -79,6 +79,9 @@ def examples(document: str) -> Iterator[Example]:
             continue
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, expected = part.partition("\n")
+            while command.endswith("\\"):
+                more, _, expected = expected.partition("\n")
+                command += "\n" + more
             yield Example(document, command, expected.strip())
 
 

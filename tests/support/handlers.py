@@ -18,6 +18,8 @@ from headrace.cluster.sqlite import SqliteStore
 from headrace.config import BrokerConfig
 from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.share.service import ShareCoordinator, ShareCoordinatorSettings
+from headrace.coordinator.share.store import RoutedShareState
 from headrace.coordinator.transactions.service import TransactionCoordinator, TransactionSettings
 from headrace.net.clock import SystemClock
 from headrace.protocol.api import SUPPORTED, ApiKey
@@ -25,9 +27,11 @@ from headrace.protocol.encode import encode_response
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.guard import check_request
 from headrace.protocol.schema import shape_of
+from headrace.replication.share_state import ShareStateStore
 from headrace.security.quotas.client_quotas import ClientQuotas
 from headrace.server.context import Context, RequestInfo
 from headrace.server.handlers import HANDLERS
+from headrace.server.partition_ends import PartitionEnds
 
 CLUSTER_ID = "vPeOCWypqUOSepEvx0cbog"
 T = TypeVar("T")
@@ -180,14 +184,21 @@ class Harness:
             rng=Random(1),
             listeners=self.replicas,
         )
+        share = self._make_share()
+        share_state = RoutedShareState(
+            broker_id=1, coordinator=share, image=self.image, clock=SystemClock(), peers=None
+        )
         self.context = Context(
             config=self.config,
             clock=SystemClock(),
             image=self.image,
             controller=self.controller,
             replicas=cast(Any, self.replicas),
-            groups=self._make_groups(),
+            groups=self._make_groups(share_state),
             transactions=self._make_transactions(),
+            share=share,
+            share_state=share_state,
+            ends=PartitionEnds(broker_id=1, image=self.image, replicas=cast(Any, self.replicas), peers=None),
             active_controller=lambda: 1,
             quotas=ClientQuotas(self.loop.time),
         )
@@ -195,7 +206,7 @@ class Harness:
         assert self.context.quotas is not None
         self.context.quotas.follow(self.image)
 
-    def _make_groups(self) -> GroupCoordinator:
+    def _make_groups(self, share_state: ShareStateStore) -> GroupCoordinator:
         return GroupCoordinator(
             settings=GroupSettings.of(self.config),
             image=self.image,
@@ -204,6 +215,17 @@ class Harness:
             clock=SystemClock(),
             scheduler=self.loop,
             new_id=lambda: "id",
+            share_state=share_state,
+        )
+
+    def _make_share(self) -> ShareCoordinator:
+        return ShareCoordinator(
+            settings=ShareCoordinatorSettings.of(self.config),
+            image=self.image,
+            controller=self.controller,
+            replicas=cast(Any, self.replicas),
+            clock=SystemClock(),
+            scheduler=self.loop,
         )
 
     def _make_transactions(self) -> TransactionCoordinator:

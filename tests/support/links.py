@@ -10,7 +10,7 @@ from headrace.protocol.replicate import decode_positions, encode_progress
 from headrace.replication.follower_session import FollowerSession
 from headrace.replication.partition import Partition
 from headrace.replication.replica_fetch_state import ReplicaFetchState
-from headrace.replication.throttle import Throttle
+from headrace.replication.throttle import ReplicationThrottle
 from headrace.storage.flusher import Flusher
 from headrace.storage.log_starts import LogStartWriter
 from headrace.storage.manager import LogManager
@@ -46,7 +46,7 @@ def readable(partition: Partition, offset: int) -> list[bytes | None]:
 class Pair:
     """Two brokers that hold the same partitions, and the link on which one follows the other."""
 
-    def __init__(self, partitions: int = 1, *, throttle: Throttle | None = None) -> None:
+    def __init__(self, partitions: int = 1, *, throttle: ReplicationThrottle | None = None) -> None:
         self.clock = SimulatedClock()
         self.disks = {LEADER: SimulatedDisk(), FOLLOWER: SimulatedDisk()}
         self.rules = RULES
@@ -76,7 +76,7 @@ class Pair:
             for index in range(partitions)
         ]
 
-    def connect(self, throttle: Throttle | None = None) -> None:
+    def connect(self, throttle: ReplicationThrottle | None = None) -> None:
         """A new link, which knows of no position yet."""
         self.follower_session = FollowerSession(FOLLOWER, self, self.clock.monotonic, throttle)
         self.fetch_state = ReplicaFetchState(

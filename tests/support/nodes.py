@@ -12,7 +12,7 @@ from headrace.net.network import Network
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.levels import SUPPORTED, LevelRange
-from headrace.protocol.peer import InternalApi, Message
+from headrace.protocol.peer import InternalApi, PeerMessage
 from headrace.security.sasl import PLAIN, Mechanism, PlainUsers, plain
 from headrace.server.authentication import Authenticator
 from headrace.server.clustered.forwarding import Forwarded, Forwarder
@@ -139,14 +139,14 @@ class Node:
         node = self.cluster.brokers[self.broker_id]
         return Address(node.host, node.port)
 
-    async def _feed(self, message: Message, broker_id: int) -> Message:
+    async def _feed(self, message: PeerMessage, broker_id: int) -> PeerMessage:
         self.told.append((broker_id, dict(message.values)))
         await asyncio.sleep(message.values.get("wait", 0))
         if "fail" in message.values:
             raise CodedError(ErrorCode.stale_broker_epoch, "as was wished")
         if "defect" in message.values:
             raise ZeroDivisionError
-        return Message({"from": self.broker_id, **message.values}, bytes(reversed(bytes(message.attachment))))
+        return PeerMessage({"from": self.broker_id, **message.values}, bytes(reversed(bytes(message.attachment))))
 
     async def create_topics(self, ctx: Context, request: Any, info: RequestInfo) -> dict[str, Any]:
         self.asked.append(info)

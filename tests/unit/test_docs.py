@@ -57,9 +57,8 @@ def _shown() -> Iterator[Shown]:
             yield Shown(page.name, cell.replace("\\|", "|"))
 
 
-def _unknown(line: str) -> str:
+def _unknown(line: str, command: Any) -> str:
     """What of a command line there is not: a command, or an option; empty where all is there."""
-    command: Any = typer.main.get_command(app)
     words = shlex.split(line, comments=True)[1:]
     while words and hasattr(command, "commands"):
         if words[0].startswith("-"):
@@ -78,7 +77,8 @@ def _unknown(line: str) -> str:
 def test_every_command_that_is_shown_exists() -> None:
     shown = list(_shown())
     assert len(shown) > 50
-    assert [f"{one.page}: {unknown} in `{one.line}`" for one in shown if (unknown := _unknown(one.line))] == []
+    command = typer.main.get_command(app)  # once: it takes a tenth of a second
+    assert [f"{one.page}: {unknown} in `{one.line}`" for one in shown if (unknown := _unknown(one.line, command))] == []
 
 
 def test_a_newcomer_finds_fifteen_tasks_each_with_a_command_and_programs_that_compile() -> None:

@@ -5,15 +5,19 @@ only from fewer kinds, so that the table takes minutes and not hours.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
+from headrace.coordinator.share.store import RoutedShareState
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.replication.share_leader import ShareGroupSettings
+from headrace.replication.share_window import ShareWindow
+from headrace.server.dead_letters import DeadLetterTopics
 from headrace.storage.checkpoints import PARTITION_METADATA, decode_partition_metadata
 
 
@@ -84,7 +88,48 @@ def _all_logs(manager: Any) -> frozenset[tuple[UUID, int]]:
     return frozenset(found)
 
 
+async def _read_nothing(store: Any, key: Any, leader_epoch: int) -> Any:
+    """Each leader begins where the partition does, as if nobody had read it."""
+    state = await _READ_STATE(store, key, leader_epoch)
+    return replace(state, start_offset=min(state.start_offset, 0), batches=())
+
+
+_READ_STATE = RoutedShareState.read
+
+
+async def _at_once(*_: object) -> None:
+    pass
+
+
+async def _or_not(store: Any, dead: Any) -> None:
+    with suppress(CodedError):
+        await _WRITE_LETTERS(store, dead)
+
+
+_WRITE_LETTERS = DeadLetterTopics.write
+
+
+async def _write_later(store: Any, key: Any, change: Any) -> None:
+    async def write() -> None:
+        with suppress(CodedError):
+            await _WRITE_STATE(store, key, change)
+
+    store._coordinator.runtime.spawn(write())
+
+
+_WRITE_STATE = RoutedShareState.write
+
+
+def _expired_soon(window: Any, now: float, *, delivery_limit: int) -> Any:
+    return _RELEASE_EXPIRED(window, now + 1.5, delivery_limit=delivery_limit)
+
+
+_RELEASE_EXPIRED = ShareWindow.release_expired
+_SETTINGS_OF = ShareGroupSettings.of
+_reads_all = staticmethod(lambda broker, group: replace(_SETTINGS_OF(broker, group), read_committed=False))
+
 _REPLICATED: Mapping[str, Any] = {"brokers": 3, "replicas": 3, "min_isr": 2}
+_SHARING = frozenset({"idempotent", "share"})
 _MACHINES = _of("kill", "pause", "cut", "stop", "store cut")
 
 ABLATIONS: Mapping[str, Ablation] = {
@@ -301,6 +346,43 @@ ABLATIONS: Mapping[str, Ablation] = {
             "rounds": 25,
             "pause_seconds": (2.2, 4.5),
         },
+    ),
+    "share_state_first": Ablation(
+        guards="who takes over a share-partition reads its state before it gives anything out",
+        replaced={"headrace.coordinator.share.store.RoutedShareState.read": _read_nothing},
+        faults=_of("kill", "stop"),
+        work=_SHARING,
+        mix={**_REPLICATED, "busy": 0.1},
+    ),
+    "share_commit": Ablation(
+        guards="members of share groups are answered once what they said is committed",
+        replaced={"headrace.coordinator.share.store.RoutedShareState.write": _write_later},
+        faults=_of("kill", "pause"),
+        work=_SHARING,
+        mix={**_REPLICATED, "busy": 0.1, "pace": 1.0, "rounds": 25, "latency": 0.02},
+        seeds=40,
+    ),
+    "share_locks": Ablation(
+        guards="a record is its member's alone until its lock has expired",
+        replaced={"headrace.replication.share_window.ShareWindow.release_expired": _expired_soon},
+        faults=_of("pause"),
+        work=_SHARING,
+        mix={**_REPLICATED, "busy": 0.1},
+    ),
+    "share_isolation": Ablation(
+        guards="a share group that reads committed records is given none of transactions that are open or aborted",
+        replaced={"headrace.replication.share_leader.ShareGroupSettings.of": _reads_all},
+        faults=_of("kill"),
+        work=_SHARING | {"transactions"},
+        mix={**_REPLICATED, "busy": 0.1},
+    ),
+    "letter_first": Ablation(
+        guards="a record that a share group gives up is archived once its dead letter is committed",
+        replaced={"headrace.server.dead_letters.DeadLetterTopics.write": _or_not},
+        faults=_of("kill", "cut", "pause"),
+        work=_SHARING,
+        mix={**_REPLICATED, "busy": 0.1, "pace": 1.0, "rounds": 25},
+        seeds=60,
     ),
 }
 

@@ -58,6 +58,10 @@ class Scene:
     mix: Mix
     topics: list[str] = field(default_factory=list)
     """Those that records are written to outside of transactions."""
+    share_topics: list[str] = field(default_factory=list)
+    """Those that a share group reads."""
+    shares_committed: bool = False
+    """Whether it reads committed records only."""
     is_calm: bool = False
     """Whether faults are over: operators change nothing any more, while clients work on."""
     is_over: bool = False

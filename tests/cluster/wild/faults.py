@@ -14,7 +14,7 @@ from headrace.protocol.topic_partition import TopicPartition
 from headrace.storage.checkpoints import RECOVERY_POINTS, decode_offsets
 from headrace.storage.disk import StorageError
 from headrace.testing.cluster import Died, Machine, SimulatedCluster
-from headrace.testing.tree import Snapshot
+from headrace.testing.tree import TreeSnapshot
 from tests.support.simulation.faults import RESTART_SECONDS, ClusterFaults
 
 from .bugs import Bugs
@@ -69,7 +69,7 @@ class Faults(ClusterFaults):
         self._under_way: set[asyncio.Task[None]] = set()
         self._starting: set[Machine] = set()
         self._answers = [api for api in mix.answers or ANSWERS if any(map(mix.does, ANSWERS[api]))]
-        self._snapshot: Snapshot | None = None
+        self._snapshot: TreeSnapshot | None = None
         self._has_quorum = True
         self._is_rolling = False
         self._is_over = False

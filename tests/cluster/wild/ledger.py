@@ -15,12 +15,13 @@ from headrace.cluster.lineage import MARKS
 from headrace.cluster.topics import TOPICS, decode_topics
 from headrace.storage.checkpoints import PARTITION_METADATA, decode_partition_metadata
 from headrace.testing.cluster import Machine, SimulatedCluster
-from headrace.testing.tree import Snapshot
+from headrace.testing.tree import TreeSnapshot
 from tests.support.checker.history import History
 
 OFFSETS = "__consumer_offsets"
 TRANSACTIONS = "__transaction_state"
-INTERNAL = (OFFSETS, TRANSACTIONS)
+SHARE_STATE = "__share_group_state"
+INTERNAL = (OFFSETS, TRANSACTIONS, SHARE_STATE)
 Place = tuple[UUID, int]
 
 
@@ -182,7 +183,7 @@ class Ledger:
 
     # What happens to the store
 
-    def set_back(self, snapshot: Snapshot) -> bool:
+    def set_back(self, snapshot: TreeSnapshot) -> bool:
         """The store is restored from a backup: states that have changed since are not what the brokers go by.
 
         Not where a topic was deleted since the backup: its logs are gone. Nor where no broker has left a mark since,

@@ -61,9 +61,9 @@ WORK: Final = (
 )
 """Kinds of work; readers of both isolation levels are always there. `zombies`, which is not drawn: transactional
 producers that were taken for dead and go on."""
-DRAWN_APART: Final = ("flush setting", "renumbering")
+DRAWN_APART: Final = ("flush setting", "renumbering", "share")
 """Kinds of work that came later; drawn so that earlier seeds stay what they were. `renumbering`: an idempotent producer
-that does as librdkafka."""
+that does as librdkafka. `share`: members of a share group, which has dead letters."""
 
 HELD_BACK: frozenset[str] = frozenset({"late commit", "task failure"})
 """Faults that are not drawn by themselves, only when they are asked for."""

@@ -20,6 +20,9 @@ COMPACTED: Final = "compacted"
 RETAINED: Final = "retained"
 TARGET: Final = "target"
 """Written by transactions alone."""
+LETTERS: Final = "dlq.sharers"
+"""Has the dead letters of the share group."""
+SHARERS: Final = "sharers"
 
 
 class Operator:
@@ -45,8 +48,38 @@ class Operator:
             names.append(TARGET)
         for name in names:
             await self.create(name)
+        if mix.does("share"):
+            await self._make_queue([STEADY, *([TARGET] if TARGET in names else [])])
         if mix.is_durable and TARGET in names:
             await self._sync_transactions()
+
+    async def _make_queue(self, topics: list[str]) -> None:
+        """A share group with dead letters, whose settings are drawn."""
+        rng, scene = self._scene.rng("queue"), self._scene
+        scene.share_topics, scene.shares_committed = topics, rng.random() < 0.5
+        await self.create(LETTERS)
+        settings = {
+            "share.auto.offset.reset": "earliest",
+            "share.isolation.level": "read_committed" if scene.shares_committed else "read_uncommitted",
+            "share.delivery.count.limit": str(rng.choice((2, 3, 5))),
+            "headrace.share.retry.backoff.ms": rng.choice(("0", "0", "300")),
+            "headrace.share.order": rng.choice(("none", "none", "key")),
+            "headrace.share.priority.enable": rng.choice(("false", "false", "true")),
+            "errors.deadletterqueue.topic.name": LETTERS,
+            "errors.deadletterqueue.copy.record.enable": "true",
+        }
+        configs = [{"name": name, "config_operation": 0, "value": value} for name, value in settings.items()]
+        resource = {"resource_type": 32, "resource_name": SHARERS, "configs": configs}
+        values = {"resources": [resource], "validate_only": False}
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    answer = await self._client.ask_anyone(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, values)
+                    if answer.responses[0].error_code == ErrorCode.none:
+                        return
+                except OSError:
+                    pass
+                await self._client.pause()
 
     async def _sync_transactions(self) -> None:
         """What the docs ask for where topics that sync are written in transactions."""
@@ -71,6 +104,8 @@ class Operator:
             configs["flush.ms"] = str(mix.flush_ms)
         if mix.does("large batches"):
             configs["max.message.bytes"] = "1500"
+        if name == LETTERS:
+            configs |= {"errors.deadletterqueue.group.enable": "true", "max.message.bytes": "1000000"}
         if name == COMPACTED:
             configs |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "3000"}
         if name == RETAINED:

@@ -31,9 +31,10 @@ from .groups import Member
 from .healing import Healing, hosted
 from .ledger import INTERNAL, Ledger
 from .mix import Mix
-from .operator import COMPACTED, RETAINED, STEADY, TARGET, Operator
+from .operator import COMPACTED, LETTERS, RETAINED, STEADY, TARGET, Operator
 from .producers import Producer
 from .renumbering import RenumberingStream
+from .shares import ShareMember, drain, read_letters
 from .transacting import Copier, TransactionalProducer
 
 LATE_NEWS: Final = frozenset({"hold", "lagging feed", "cut", "cut one way", "slow link", "store commits"})
@@ -94,6 +95,7 @@ class WildRun:
         await self._dismiss()
         await healing.serve_probes()
         await healing.settle()
+        await self._drain()
         await self._read_all()
         self._compare_replicas()
         await self._stop()
@@ -120,6 +122,8 @@ class WildRun:
             clients.append(Copier(scene, "copier", STEADY, TARGET, newer=mix.seed % 2 == 0))
         if mix.does("group"):
             clients += [Member(scene, f"member{n}", "members", STEADY) for n in range(2)]
+        if mix.does("share"):
+            clients += [ShareMember(scene, f"sharer{n}") for n in range(3)]
         clients += self._readers()
         self._work += [asyncio.ensure_future(client.run()) for client in clients]
 
@@ -149,10 +153,26 @@ class WildRun:
 
     # The end
 
+    async def _drain(self) -> None:
+        """Have the share group be done with everything, and see what became of it."""
+        if not self.mix.does("share") or any(map(self.ledger.has_lost, INTERNAL)):
+            return
+        await drain(self.scene, _SHARE_LOCK_SECONDS)
+        try:
+            async with asyncio.timeout(30):
+                while True:
+                    try:
+                        await read_letters(self.scene)
+                        return
+                    except (OSError, Failed):
+                        await asyncio.sleep(0.2)
+        except TimeoutError:
+            self.history.complain("not served: dead letters cannot be read")
+
     async def _read_all(self) -> None:
         client = Client(self.scene, "last-reader")
         for topic in list(self.cluster.topics().values()):
-            for index in range(len(topic.partitions)) if topic.name not in INTERNAL else ():
+            for index in range(len(topic.partitions)) if topic.name not in (*INTERNAL, LETTERS) else ():
                 try:
                     async with asyncio.timeout(30):
                         await self._read(client, topic, index)
@@ -243,10 +263,30 @@ def _settings(mix: Mix) -> dict[str, str]:
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": least,
         **({"replica.selector.class": SELECTOR} if mix.does("nearby") else {}),
+        **(_share_settings(replicas, least) if mix.does("share") else {}),
         **mix.settings,
     }
 
 
+def _share_settings(replicas: str, least: str) -> dict[str, str]:
+    lock_ms = str(round(_SHARE_LOCK_SECONDS * 1000))
+    return {
+        "share.coordinator.state.topic.num.partitions": "2",
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": least,
+        "share.coordinator.state.topic.segment.bytes": "2000",
+        "share.coordinator.state.topic.prune.interval.ms": "2000",
+        "share.coordinator.snapshot.update.records.per.snapshot": "5",
+        "group.share.min.record.lock.duration.ms": "1000",
+        "group.share.record.lock.duration.ms": lock_ms,
+        "group.share.min.heartbeat.interval.ms": "500",
+        "group.share.heartbeat.interval.ms": "1000",
+        "group.share.min.session.timeout.ms": "3000",
+        "group.share.session.timeout.ms": "5000",
+    }
+
+
+_SHARE_LOCK_SECONDS: Final = 2.0
 SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 

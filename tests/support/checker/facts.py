@@ -11,6 +11,8 @@ from .history import ACKS_ALL, Event
 
 Place = tuple[str, int]
 """Topic and partition."""
+SharePlace = tuple[str, str, int]
+"""Group, topic and partition."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,6 +95,15 @@ class Facts:
         self.commits: dict[tuple[str, str, int], list[Request]] = defaultdict(list)
         """By group, topic and partition."""
         self.committed: list[Event] = []
+        self.acquired: dict[SharePlace, list[Event]] = defaultdict(list)
+        """What members of share groups were given."""
+        self.acknowledged: dict[SharePlace, list[Request]] = defaultdict(list)
+        self.left: dict[str, list[float]] = defaultdict(list)
+        """Of members of share groups: since when brokers may have taken them for gone."""
+        self.letters: dict[SharePlace, list[Event]] = defaultdict(list)
+        """Dead letters that are there in the end."""
+        self.drained: dict[str, str] = {}
+        """Share groups that were done with everything in the end, and the topics of their dead letters."""
         self.deleted: set[str] = set()
         """Topics whose deletion was asked for."""
         self.complaints: list[str] = []
@@ -162,6 +173,23 @@ class Facts:
         if request is not None:
             self.commits[event["group"], event["topic"], event["partition"]].append(request)
 
+    def _take_acquired(self, event: Event) -> None:
+        self.acquired[_share_place(event)].append(event)
+
+    def _take_acknowledge(self, event: Event) -> None:
+        request = self._request(event)
+        if request is not None:
+            self.acknowledged[_share_place(event)].append(request)
+
+    def _take_left(self, event: Event) -> None:
+        self.left[event["member"]].append(event["since"])
+
+    def _take_letter(self, event: Event) -> None:
+        self.letters[_share_place(event)].append(event)
+
+    def _take_drained(self, event: Event) -> None:
+        self.drained[event["group"]] = event["letters"]
+
     def _take_committed(self, event: Event) -> None:
         self.committed.append(event)
 
@@ -190,6 +218,10 @@ class Facts:
 
     def _take_complaint(self, event: Event) -> None:
         self.complaints.append(event["text"])
+
+
+def _share_place(event: Event) -> SharePlace:
+    return event["group"], event["topic"], event["partition"]
 
 
 def is_promised(facts: "Facts", send: Request, partition: Partition) -> bool:

@@ -16,6 +16,11 @@ An event is a JSON object. All have `op`, `phase` and `at` (seconds), and those 
 | end | transaction, commit, group, consumed [[topic, partition, start, next]] |
 | commit | group, topic, partition, offset |
 | committed | group, topic, partition, offset, since |
+| acquired | group, member, topic, partition, since, lock (seconds), records [[offset, value]], ranges [[from, to]] |
+| acknowledge | group, member, topic, partition, offsets, kind (gap, accept, release, reject, renew) |
+| left | member, since: from then on brokers may have taken it for gone |
+| letter | group, topic, partition, offset, count, value: a dead letter that is there at last |
+| drained | group, letters (the topic of its dead letters): a share group that was to be done with everything |
 | delete_records | topic, partition, before; ok: low_watermark, short (fewer in sync than min.insync.replicas) |
 | delete_topic | topic |
 | leader | topic, partition, epoch: a leader was elected |

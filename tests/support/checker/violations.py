@@ -17,6 +17,11 @@
 | torn | a transaction is there in part |
 | lost commit | an acknowledged offset commit is forgotten |
 | copied twice | two committed transactions have consumed the same record |
+| accepted twice | two members of a share group were told that a record is done with by them |
+| delivered again | a share group was given a record after it was accepted or rejected, or while another member had it |
+| never done | a share group was not given a record, and has no dead letter of it |
+| lost letter | a record was rejected, and has no dead letter |
+| wrong letter | a dead letter of a record that was accepted, or was neither rejected nor delivered too often |
 
 What a fault makes legal is said by the history itself, as narrowly as it is known: the loss of a partition's last
 copy, an election after acks=1, the deletion of a topic or of records, retention and compaction.
@@ -28,6 +33,7 @@ from math import inf
 
 from .facts import Facts, Partition, Place, Poll, Request, is_promised
 from .history import Event
+from .shares import share_violations
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -46,6 +52,7 @@ def violations(events: Iterable[Event]) -> list[str]:
     transactions = _Transactions(facts)
     found += transactions.violations()
     found += _lost_commits(facts)
+    found += share_violations(facts)
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from headrace.client.columnar.decode import Decoder
+from headrace.client.columnar.decode import FetchDecoder
 from headrace.protocol.compression import CODECS
 from headrace.protocol.records import Headers, Record, encode_batch
 
@@ -82,5 +82,5 @@ def _plain(pairs: Sequence[dict[str, Any]] | None) -> Headers:
     return tuple((pair["key"], pair["value"]) for pair in pairs or ())
 
 
-def a_decoder(**options: Any) -> Decoder:
-    return Decoder(TOPIC, PARTITION, **({"with_headers": True} | options))
+def a_decoder(**options: Any) -> FetchDecoder:
+    return FetchDecoder(TOPIC, PARTITION, **({"with_headers": True} | options))

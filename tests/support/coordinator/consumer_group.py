@@ -11,7 +11,7 @@ from headrace.coordinator.groups.classic import ClassicGroup, ClassicSettings
 from headrace.coordinator.groups.consumer import CONSUMER, ConsumerGroup, ConsumerSettings, HeartbeatRequest
 from headrace.coordinator.groups.consumer.target import TargetAssignment
 from headrace.coordinator.groups.resolver import Resolver
-from headrace.coordinator.runtime.decision import Decision, Record
+from headrace.coordinator.runtime.decision import CoordinatorRecord, Decision
 from headrace.coordinator.runtime.fields import key_kind
 from headrace.protocol.errors import ErrorCode
 
@@ -50,7 +50,7 @@ class Host:
         self.settings = settings or ConsumerSettings()
         self.now_ms = 1_000
         self._ids = count()
-        self.log: list[Record] = []
+        self.log: list[CoordinatorRecord] = []
         self.timers: dict[Any, int] = {}
         self.answers: dict[Any, Mapping[str, Any]] = {}
         self.group = self.new_group()
@@ -89,7 +89,7 @@ class Host:
         """Let a decision take effect; one of a group that nobody has seen yet may have changed it already."""
         if not is_unseen:
             self._check_memory()
-        self.log += [Record(*record) for record in decision.records]
+        self.log += [CoordinatorRecord(*record) for record in decision.records]
         for key, value in decision.records:
             if key_kind(key) in CONSUMER.records:
                 self._mirror.replay(key, value)

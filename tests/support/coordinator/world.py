@@ -14,6 +14,8 @@ from headrace.cluster.sqlite import SqliteStore
 from headrace.config import BrokerConfig
 from headrace.coordinator.groups.service import GroupCoordinator
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.share.service import ShareCoordinator, ShareCoordinatorSettings
+from headrace.coordinator.share.store import RoutedShareState
 from headrace.coordinator.transactions.service import TransactionCoordinator, TransactionSettings
 from headrace.coordinator.transactions.verifier import Verifier
 from headrace.protocol.api import ApiKey
@@ -22,6 +24,7 @@ from headrace.protocol.errors import CodedError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Context, RequestInfo
 from headrace.server.handlers import HANDLERS
+from headrace.server.partition_ends import PartitionEnds
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 from headrace.testing.clock import SimulatedClock
@@ -78,7 +81,12 @@ class World:
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.loop = asyncio.new_event_loop()
         self.config = BrokerConfig.parse(
-            {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2", **(settings or {})}
+            {
+                "offsets.topic.num.partitions": "2",
+                "transaction.state.log.num.partitions": "2",
+                "share.coordinator.state.topic.num.partitions": "2",
+                **(settings or {}),
+            }
         )
         self.clock = SimulatedClock()
         self.scheduler = ManualScheduler(self.clock)
@@ -119,6 +127,18 @@ class World:
             self.settle()
 
     async def _start_groups(self) -> None:
+        self.share = ShareCoordinator(
+            settings=ShareCoordinatorSettings.of(self.config),
+            image=self.image,
+            controller=self.controller,
+            replicas=self.replicas,
+            clock=self.clock,
+            scheduler=self.scheduler,
+        )
+        self.share.start()
+        self.share_state = RoutedShareState(
+            broker_id=1, coordinator=self.share, image=self.image, clock=self.clock, peers=None
+        )
         self.groups = GroupCoordinator(
             settings=GroupSettings.of(self.config),
             image=self.image,
@@ -127,6 +147,7 @@ class World:
             clock=self.clock,
             scheduler=self.scheduler,
             new_id=lambda: str(next(self._numbers)),
+            share_state=self.share_state,
             run_in_background=self.background,
             serving=self.serving,
         )
@@ -151,6 +172,9 @@ class World:
             replicas=self.replicas,
             groups=self.groups,
             transactions=self.transactions,
+            share=self.share,
+            share_state=self.share_state,
+            ends=PartitionEnds(broker_id=1, image=self.image, replicas=self.replicas, peers=None),
             active_controller=lambda: self.config.node_id,
         )
 
@@ -169,6 +193,7 @@ class World:
     def remove_topic(self, topic: Topic) -> None:
         self.replicas.remove_topic(topic)
         self.transactions.topic_deleted(topic.name)
+        self.share.topic_deleted(topic.name)
         self.groups.topic_deleted(topic.name)
 
     def kill(self, *, load: bool = True) -> None:
@@ -184,6 +209,7 @@ class World:
         self.start()
 
     def close(self) -> None:
+        self.run(self.share.close())
         self.run(self.transactions.close())
         self.run(self.groups.close())
         self.settle()

@@ -174,11 +174,11 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, Records]:
 
 
 def _read_partition(consumer: Consumer, place: TopicPartition) -> Records:
-    _, end = consumer.get_watermark_offsets(place, timeout=120)
+    deadline = time.monotonic() + 120
+    end = _end_of(consumer, place, deadline)
     consumer.assign([place])
     found: dict[int, str] = {}
     position = 0
-    deadline = time.monotonic() + 120
     while position < end:
         assert time.monotonic() < deadline, f"{place}: {position} of {end}"
         for message in consumer.consume(1_000, timeout=1):
@@ -186,6 +186,19 @@ def _read_partition(consumer: Consumer, place: TopicPartition) -> Records:
             found[message.offset()] = message.value().decode()
             position = message.offset() + 1
     return found
+
+
+def _end_of(consumer: Consumer, place: TopicPartition, deadline: float) -> int:
+    """The end of a partition, which librdkafka asks for once: the leader may move meanwhile, as preferred ones do."""
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(place, timeout=120)[1]
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return end
 
 
 def logs_of(cluster: ClusterProcesses, topic: str, partition: int) -> dict[int, bytes]:

@@ -83,6 +83,10 @@ class ClusterClient:
             self._client.drop(address)
             raise OSError(f"no answer from {address[0]}: {error!r}") from error
 
+    def drop(self, address: Address) -> None:
+        """Give up the connection to a broker."""
+        self._client.drop(address)
+
     def is_connected(self, address: Address) -> bool:
         """Whether there is a connection to a broker that the broker has not closed."""
         return self._client.is_connected(address)

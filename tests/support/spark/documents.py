@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from hypothesis import strategies as st
-from pyspark.sql import types as t
+
+from headrace.formats import types as t
 
 _TEXTS = st.text(max_size=10)
 _TIMES = [
@@ -88,15 +89,15 @@ def document(draw: Any, spark_type: t.DataType) -> str:
         return str(draw(_anything))
     if isinstance(spark_type, t.StructType):
         fields = [field for field in spark_type.fields if draw(st.integers(0, 5))]
-        items = [(json.dumps(field.name, ensure_ascii=False), document(draw, field.dataType)) for field in fields]
+        items = [(json.dumps(field.name, ensure_ascii=False), document(draw, field.data_type)) for field in fields]
         if draw(st.integers(0, 5)) == 0:
             items.insert(draw(st.integers(0, len(items))), ('"unknown"', draw(_anything)))
         return _joined(draw, "{}", [f"{name}{draw(_spaces)}:{draw(_spaces)}{value}" for name, value in items])
     if isinstance(spark_type, t.ArrayType):
-        return _joined(draw, "[]", [document(draw, spark_type.elementType) for _ in range(draw(st.integers(0, 3)))])
+        return _joined(draw, "[]", [document(draw, spark_type.element_type) for _ in range(draw(st.integers(0, 3)))])
     if isinstance(spark_type, t.MapType):
         keys = draw(st.lists(_strings | st.just('"a"'), max_size=3))
-        return _joined(draw, "{}", [f"{key}:{document(draw, spark_type.valueType)}" for key in keys])
+        return _joined(draw, "{}", [f"{key}:{document(draw, spark_type.value_type)}" for key in keys])
     return str(draw(_likely(spark_type)))
 
 

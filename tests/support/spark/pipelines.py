@@ -47,12 +47,18 @@ def pipeline_settings(spark: Any) -> Iterator[None]:
 
 
 class PipelineProcess:
-    """One run of a pipeline, killed at the end of the block if it still runs."""
+    """One run of a pipeline, or of an archive of a topic, killed at the end of the block if it still runs."""
 
-    def __init__(self, file: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "headrace.cli", "pipeline", "run", str(file), "--json", *arguments]
+    def __init__(
+        self,
+        file: Path | str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        command: str = "run",
+    ) -> None:
+        words = [sys.executable, "-m", "headrace.cli", "pipeline", command, str(file), "--json", *arguments]
         self._process = subprocess.Popen(
-            command,
+            words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -85,6 +91,10 @@ class PipelineProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     @property
     def errors(self) -> str:

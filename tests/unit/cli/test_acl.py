@@ -11,6 +11,8 @@ from confluent_kafka.admin import ResourceType as KafkaType
 from headrace.testing import Broker
 from tests.support.cli import Run
 
+pytestmark = pytest.mark.slow
+
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",

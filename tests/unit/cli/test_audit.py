@@ -10,6 +10,8 @@ from headrace.cli.audit import _line
 from headrace.testing import Broker
 from tests.support.cli import Run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def recording() -> Iterator[Broker]:

@@ -9,6 +9,8 @@ from headrace.testing import Broker
 from tests.support.cli import Run
 from tests.support.process import free_port
 
+pytestmark = pytest.mark.slow
+
 
 def create_topic(run: Run, bootstrap: str, name: str) -> None:
     assert run("topic", "create", name, "-b", bootstrap).exit_code == 0

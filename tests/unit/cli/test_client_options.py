@@ -13,6 +13,8 @@ from headrace.config import PLAIN_USERS
 from headrace.testing import Broker
 from tests.support.cli import Run
 
+pytestmark = pytest.mark.slow
+
 USERS = 'PlainLoginModule required user_alice="s3cret";'
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 JAAS = f'sasl.jaas.config={PLAIN} required username="alice" password="s3cret";'

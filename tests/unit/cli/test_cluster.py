@@ -13,6 +13,8 @@ from headrace.protocol.topic_partition import TopicPartition
 from tests.support.cli import Run
 from tests.support.process import free_port
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("text", "size"),

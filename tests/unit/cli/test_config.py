@@ -8,6 +8,8 @@ import pytest
 from headrace.testing import Broker
 from tests.support.cli import Headrace
 
+pytestmark = pytest.mark.slow
+
 
 def settings_of(answer: bytes) -> dict[str, Any]:
     return {entry["name"]: entry for entry in json.loads(answer)["settings"]}

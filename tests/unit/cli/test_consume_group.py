@@ -9,6 +9,8 @@ from confluent_kafka import Producer
 from headrace.testing import Broker
 from tests.support.cli import Run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:

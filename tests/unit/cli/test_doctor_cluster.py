@@ -14,9 +14,9 @@ from headrace.cli.doctor.cluster import CHECKS, Thresholds, store_of, store_prob
 from headrace.cli.doctor.gateways import check_gateways
 from headrace.cli.doctor.machine import Finding, Status
 from headrace.cli.doctor.zookeeper import assess_server, read_answer
-from headrace.health import Code, ListenerReport
+from headrace.health import ListenerReport, ProblemCode
 from headrace.net.address import Address
-from headrace.ops.inspection import Inspection, OpenProducer, OpenTransaction
+from headrace.ops.inspection import Inspection, LongTransaction, OpenProducer
 from headrace.ops.overview import ClusterView
 from headrace.ops.samples import ClockReading, ClusterSample
 from headrace.ops.transactions import ActiveProducer
@@ -108,18 +108,20 @@ def test_an_unreachable_cluster_says_why() -> None:
 @pytest.mark.parametrize(
     ("code", "check", "status"),
     [
-        (Code.LOG_DIR_FULL, "disk", FAIL),
-        (Code.LOG_DIR_FAILED, "disk", FAIL),
-        (Code.WRITES_STALLED, "disk", FAIL),
-        (Code.DISK_LOW, "disk", WARN),
-        (Code.DESCRIPTORS_SHORT, "limits", WARN),
-        (Code.CLOCK_JUMPED, "clock", FAIL),
-        (Code.RECOVERING, "brokers", WARN),
-        (Code.NOT_REGISTERED, "brokers", FAIL),
-        (Code.UNDER_MIN_ISR, "partitions", FAIL),
+        (ProblemCode.LOG_DIR_FULL, "disk", FAIL),
+        (ProblemCode.LOG_DIR_FAILED, "disk", FAIL),
+        (ProblemCode.WRITES_STALLED, "disk", FAIL),
+        (ProblemCode.DISK_LOW, "disk", WARN),
+        (ProblemCode.DESCRIPTORS_SHORT, "limits", WARN),
+        (ProblemCode.CLOCK_JUMPED, "clock", FAIL),
+        (ProblemCode.RECOVERING, "brokers", WARN),
+        (ProblemCode.NOT_REGISTERED, "brokers", FAIL),
+        (ProblemCode.UNDER_MIN_ISR, "partitions", FAIL),
     ],
 )
-def test_what_a_broker_reports_is_told_by_one_check_with_its_advice(code: Code, check: str, status: Status) -> None:
+def test_what_a_broker_reports_is_told_by_one_check_with_its_advice(
+    code: ProblemCode, check: str, status: Status
+) -> None:
     found = with_brokers(b1={"health": health(1, code)}, b2={})
     told = {name: [f for f in findings(name, found) if f.status is not OK] for name in CHECKS}
     assert {name for name, some in told.items() if some} == {check}
@@ -128,12 +130,12 @@ def test_what_a_broker_reports_is_told_by_one_check_with_its_advice(code: Code, 
 
 
 def test_a_store_that_brokers_do_not_reach_is_told_with_the_store() -> None:
-    (finding,) = store_problems(with_brokers(b1={"health": health(1, Code.STORE_UNREACHABLE)}, b2={}))
+    (finding,) = store_problems(with_brokers(b1={"health": health(1, ProblemCode.STORE_UNREACHABLE)}, b2={}))
     assert (finding.check, finding.status) == ("store", FAIL)
 
 
 def test_what_brokers_say_of_partitions_counts_where_old_metadata_does_not_show_it() -> None:
-    lost = {"health": health(1, Code.STORE_UNREACHABLE, Code.OFFLINE_PARTITIONS)}
+    lost = {"health": health(1, ProblemCode.STORE_UNREACHABLE, ProblemCode.OFFLINE_PARTITIONS)}
     finding = only("partitions", with_brokers(b1=lost, b2={}))
     assert (finding.status, finding.found.startswith("broker 1: offline partitions")) == (FAIL, True)
     seen = view(partition(PAYMENTS, leader=None, isr=()))
@@ -142,7 +144,7 @@ def test_what_brokers_say_of_partitions_counts_where_old_metadata_does_not_show_
 
 def test_brokers_that_tell_their_health_alone_are_critical_and_nothing_is_said_of_what_is_not_known() -> None:
     seen = replace(view(brokers=(broker(1),)), controller=None)
-    lost = health(1, Code.STORE_UNREACHABLE, Code.NOT_REGISTERED)
+    lost = health(1, ProblemCode.STORE_UNREACHABLE, ProblemCode.NOT_REGISTERED)
     found = inspected(sample(10, seen, "the cluster's metadata cannot be read", b1={"health": lost}))
     assert found.last.is_reached
     assert [(f.status, f.found) for f in findings("brokers", found)] == [
@@ -252,7 +254,7 @@ def test_lag_says_how_fast_it_grows_and_what_to_do() -> None:
 
 
 def test_hanging_transactions_are_told_once_with_the_command_that_ends_them() -> None:
-    opened = OpenTransaction(
+    opened = LongTransaction(
         id="billing-1", state="Ongoing", producer_id=7, age_ms=1_000_000, timeout_ms=60_000, partitions=(ORDERS,)
     )
     producers = tuple(

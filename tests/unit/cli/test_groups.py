@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from typer.testing import CliRunner, Result
 
 from headrace.cli.group.reset import TopicChoice, parse_topic
 from headrace.cli.main import app
 from headrace.testing import Broker
+
+pytestmark = pytest.mark.slow
 
 Run = Callable[..., Result]
 
@@ -180,3 +183,42 @@ def test_topics_are_chosen_with_their_partitions() -> None:
     assert parse_topic("a", "-t") == TopicChoice("a", None)
     assert parse_topic("a:3", "-t") == TopicChoice("a", (3,))
     assert parse_topic("a:4,0-2,1", "-t") == TopicChoice("a", (0, 1, 2, 4))
+
+
+def share(broker: Broker, name: str, count: int) -> None:
+    """A share group that has accepted so many records, and has no members any more."""
+    from_start = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    resource = ConfigResource(ResourceType.GROUP, name, incremental_configs=[from_start])
+    admin.incremental_alter_configs([resource])[resource].result(10)
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": name, "log_level": 0}
+    consumer = ShareConsumer({**settings, "share.acknowledgement.mode": "explicit", "max.poll.records": count})
+    consumer.subscribe(["orders"])
+    left = count
+    while left:
+        for message in consumer.poll(10):
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT if left else AcknowledgeType.RELEASE)
+            left = max(left - 1, 0)
+        consumer.commit_sync()
+    consumer.close()
+
+
+def test_a_share_group_is_listed_described_moved_and_deleted(broker: Broker, group: Run) -> None:
+    share(broker, "sharing", 30)
+    (found,) = [g for g in json.loads(group("list", "--json").stdout) if g["group"] == "sharing"]
+    assert found == {**found, "type": "share", "state": "Empty", "members": 0, "topics": ["orders"], "lag": 0}
+    (described,) = json.loads(group("describe", "sharing", "--json").stdout)
+    assert (described["type"], described["assignor"], described["lag"]) == ("share", "simple", 0)
+    assert [(each["start"], each["lag"]) for each in described["partitions"]] == [(10, 0)] * 3
+    moved = group("reset", "sharing", "--topic", "orders:1", "--to", "4", "--execute")
+    assert moved.exit_code == 0, moved.output
+    shown = group("describe", "sharing").stdout
+    assert "lag          6" in shown
+    assert ["orders", "1", "4", "6"] in [line.split() for line in shown.splitlines()]
+    assert json.loads(group("reset", "sharing", "--all-topics", "--shift", "-1", "--json").stdout)["partitions"][1] == {
+        "topic": "orders", "partition": 1, "at": 4, "to": 3, "change": -1
+    }  # fmt: skip
+    assert group("delete", "sharing", "--yes").exit_code == 0
+    gone = group("describe", "sharing")
+    assert gone.exit_code == 1
+    assert "group 'sharing' does not exist" in gone.output

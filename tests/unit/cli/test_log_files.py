@@ -13,6 +13,8 @@ from headrace.protocol.batch import HEADER_SIZE
 from headrace.testing import Broker
 from tests.support.cli import Run
 
+pytestmark = pytest.mark.slow
+
 NAME = f"{0:020d}"
 
 

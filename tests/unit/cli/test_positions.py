@@ -4,7 +4,7 @@ from typing import cast
 import pytest
 
 from headrace.cli.console import Failure
-from headrace.cli.positions import BEGINNING, END, Kind, Position, parse_position, resolve
+from headrace.cli.positions import BEGINNING, END, Position, PositionKind, parse_position, resolve
 from headrace.client.admin import Admin
 
 NOW = 1_700_000_000_000
@@ -29,13 +29,13 @@ class FakeAdmin:
         ("beginning", BEGINNING),
         ("earliest", BEGINNING),
         ("end", END),
-        ("0", Position(Kind.OFFSET, 0)),
-        ("999999999999", Position(Kind.OFFSET, 999_999_999_999)),
-        ("offset:1600000000000", Position(Kind.OFFSET, 1_600_000_000_000)),
-        ("1600000000000", Position(Kind.TIME, 1_600_000_000_000)),
-        ("time:5", Position(Kind.TIME, 5)),
-        ("-10", Position(Kind.LAST, 10)),
-        ("-10m", Position(Kind.TIME, NOW - 600_000)),
+        ("0", Position(PositionKind.OFFSET, 0)),
+        ("999999999999", Position(PositionKind.OFFSET, 999_999_999_999)),
+        ("offset:1600000000000", Position(PositionKind.OFFSET, 1_600_000_000_000)),
+        ("1600000000000", Position(PositionKind.TIME, 1_600_000_000_000)),
+        ("time:5", Position(PositionKind.TIME, 5)),
+        ("-10", Position(PositionKind.LAST, 10)),
+        ("-10m", Position(PositionKind.TIME, NOW - 600_000)),
     ],
 )
 def test_positions(text: str, expected: Position) -> None:
@@ -54,13 +54,13 @@ def test_what_is_no_position_is_refused(text: str) -> None:
         (BEGINNING, False, {0: 10, 1: 0}),
         (END, False, {0: 100, 1: 0}),
         (END, True, {0: 90, 1: 0}),
-        (Position(Kind.OFFSET, 3), False, {0: 10, 1: 0}),
-        (Position(Kind.OFFSET, 50), False, {0: 50, 1: 0}),
-        (Position(Kind.OFFSET, 500), False, {0: 100, 1: 0}),
-        (Position(Kind.LAST, 5), False, {0: 95, 1: 0}),
-        (Position(Kind.LAST, 500), False, {0: 10, 1: 0}),
-        (Position(Kind.TIME, 7), False, {0: 17, 1: 0}),
-        (Position(Kind.TIME, 95), False, {0: 100, 1: 0}),
+        (Position(PositionKind.OFFSET, 3), False, {0: 10, 1: 0}),
+        (Position(PositionKind.OFFSET, 50), False, {0: 50, 1: 0}),
+        (Position(PositionKind.OFFSET, 500), False, {0: 100, 1: 0}),
+        (Position(PositionKind.LAST, 5), False, {0: 95, 1: 0}),
+        (Position(PositionKind.LAST, 500), False, {0: 10, 1: 0}),
+        (Position(PositionKind.TIME, 7), False, {0: 17, 1: 0}),
+        (Position(PositionKind.TIME, 95), False, {0: 100, 1: 0}),
     ],
 )
 def test_a_position_lies_within_each_partition(position: Position, committed: bool, expected: dict[int, int]) -> None:

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from headrace.cli.console import Failure
 from headrace.cli.records import Recipe, csv_records, json_records, paced, pieces, records_of, whole_file
-from headrace.client.writer import Record
+from headrace.client.writer import OutgoingRecord
+
+pytestmark = pytest.mark.slow
 
 
 def ignore(_amount: int) -> None:
@@ -48,7 +50,7 @@ def test_an_empty_line_is_an_empty_record_and_a_carriage_return_belongs_to_the_l
 
 def test_keys_headers_and_tombstones() -> None:
     recipe = Recipe(key_separator=b":", null_value=b"NULL", headers=[("h", b"1"), ("h", b"2")], timestamp=5)
-    assert recipe.record(b"k:v:w", 1, "x") == Record(
+    assert recipe.record(b"k:v:w", 1, "x") == OutgoingRecord(
         key=b"k", value=b"v:w", headers=[("h", b"1"), ("h", b"2")], timestamp=5
     )
     assert recipe.record(b"k:NULL", 1, "x").value is None
@@ -73,7 +75,7 @@ def test_a_rate_spaces_records_evenly() -> None:
         nonlocal time
         time += seconds
 
-    list(paced(iter([Record(value=b"")] * 11), 5.0, lambda: time, wait))
+    list(paced(iter([OutgoingRecord(value=b"")] * 11), 5.0, lambda: time, wait))
     assert time == pytest.approx(2.0)
 
 

@@ -14,6 +14,8 @@ from typer.testing import Result
 from headrace.testing import Broker
 from tests.support.cli import Run
 
+pytestmark = pytest.mark.slow
+
 FIELDS = [{"name": "id", "type": "long"}, {"name": "total", "type": "double"}]
 ORDER = {"type": "record", "name": "Order", "fields": FIELDS}
 WIDER = {**ORDER, "fields": [*FIELDS, {"name": "note", "type": ["null", "string"], "default": None}]}

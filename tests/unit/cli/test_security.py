@@ -13,6 +13,8 @@ from typer.testing import Result
 from headrace.testing import Broker
 from tests.support.cli import Run
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
     "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",

@@ -12,9 +12,9 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
 from headrace.cli.top.app import Details, TopApp
-from headrace.cli.top.tables import FIRST_ORDER, Order, Section, arranged, as_values, compact, order_for, sort_keys
+from headrace.cli.top.tables import FIRST_ORDER, Order, TableKind, arranged, as_values, compact, order_for, sort_keys
 from headrace.client.errors import ClientError
-from headrace.health import Code
+from headrace.health import ProblemCode
 from headrace.ops.rates import RateModel
 from headrace.ops.samples import ClusterSample
 from headrace.testing import Broker
@@ -22,12 +22,14 @@ from tests.support.cli import Headrace, Run
 from tests.support.process import free_port
 from tests.unit.ops.test_rates import ORDERS, PAYMENTS, group, health, sample
 
+pytestmark = pytest.mark.slow
+
 LOOKS = [
     sample(10, b1={"ends": {ORDERS: 0, PAYMENTS: 0}, "groups": (group(0),)}, b2={}),
     sample(12, b1={"ends": {ORDERS: 20, PAYMENTS: 4000}, "groups": (group(5),)}, b2={}),
 ]
 DOWN = sample(14, b1={"ends": {}}, b2={"reason": "10.0.0.1:9092: connection refused"})
-FULL = sample(16, b1={"health": health(1, Code.LOG_DIR_FULL)}, b2={})
+FULL = sample(16, b1={"health": health(1, ProblemCode.LOG_DIR_FULL)}, b2={})
 AWAY = sample(18, reason="no broker answers at 10.0.0.1:9092", b1={"reason": "refused"}, b2={"reason": "refused"})
 
 
@@ -55,25 +57,25 @@ def test_bytes_have_units_of_1024() -> None:
 def test_rows_are_sorted_the_largest_first_and_unknown_last() -> None:
     model = RateModel()
     seen = [model.add(each) for each in LOOKS][-1]
-    by_rate = [row.name for row in arranged(seen.topics, Section.TOPICS, Order(key="rate"))]  # type: ignore[union-attr]
+    by_rate = [row.name for row in arranged(seen.topics, TableKind.TOPICS, Order(key="rate"))]  # type: ignore[union-attr]
     assert by_rate == ["payments", "orders"]
-    by_name = [row.name for row in arranged(seen.topics, Section.TOPICS, Order(key="name"))]  # type: ignore[union-attr]
+    by_name = [row.name for row in arranged(seen.topics, TableKind.TOPICS, Order(key="name"))]  # type: ignore[union-attr]
     assert by_name == ["orders", "payments"]
     unknown = [replace(seen.topics[0], name="a", messages_in=None), *seen.topics]
     reverse = Order(key="rate", is_reversed=True)
-    assert [r.name for r in arranged(unknown, Section.TOPICS, reverse)] == ["orders", "payments", "a"]  # type: ignore[union-attr]
+    assert [r.name for r in arranged(unknown, TableKind.TOPICS, reverse)] == ["orders", "payments", "a"]  # type: ignore[union-attr]
 
 
 def test_the_filter_is_by_name_and_leaves_brokers_to_be_seen() -> None:
     seen = RateModel().add(LOOKS[0])
-    assert [r.name for r in arranged(seen.topics, Section.TOPICS, Order(key="name"), "PAY")] == ["payments"]  # type: ignore[union-attr]
-    assert len(arranged(seen.brokers, Section.BROKERS, Order(key="name"), "PAY")) == 2
+    assert [r.name for r in arranged(seen.topics, TableKind.TOPICS, Order(key="name"), "PAY")] == ["payments"]  # type: ignore[union-attr]
+    assert len(arranged(seen.brokers, TableKind.BROKERS, Order(key="name"), "PAY")) == 2
 
 
 def test_tables_without_a_column_keep_their_order() -> None:
     orders = order_for("lag")
-    assert orders[Section.GROUPS] == Order(key="lag")
-    assert orders[Section.TOPICS] == FIRST_ORDER[Section.TOPICS]
+    assert orders[TableKind.GROUPS] == Order(key="lag")
+    assert orders[TableKind.TOPICS] == FIRST_ORDER[TableKind.TOPICS]
 
 
 def test_json_has_every_number() -> None:
@@ -111,12 +113,12 @@ async def seen(app: TopApp, pilot: Pilot[None], looks: int) -> None:
         await pilot.pause(0.01)
 
 
-def names(app: TopApp, section: Section) -> list[str]:
+def names(app: TopApp, section: TableKind) -> list[str]:
     table = app.query_one(f"#{section}", DataTable)
     return [str(key.value) for key in table.rows]
 
 
-def cells(app: TopApp, section: Section, row: str) -> list[Text]:
+def cells(app: TopApp, section: TableKind, row: str) -> list[Text]:
     return app.query_one(f"#{section}", DataTable).get_row(row)
 
 
@@ -126,10 +128,10 @@ def text_of(app: TopApp, selector: str) -> str:
 
 def test_brokers_topics_and_groups_are_on_one_screen_of_80_by_24() -> None:
     async def talk(app: TopApp, pilot: Pilot[None], queue: "SimpleQueue[ClusterSample]") -> None:
-        assert names(app, Section.TOPICS) == ["payments", "orders"]
-        assert [cell.plain for cell in cells(app, Section.TOPICS, "payments")][:2] == ["payments", " 2k"]
-        assert cells(app, Section.GROUPS, "billing")[3].plain == " 15"
-        for section in Section:
+        assert names(app, TableKind.TOPICS) == ["payments", "orders"]
+        assert [cell.plain for cell in cells(app, TableKind.TOPICS, "payments")][:2] == ["payments", " 2k"]
+        assert cells(app, TableKind.GROUPS, "billing")[3].plain == " 15"
+        for section in TableKind:
             region = app.query_one(f"#{section}").region
             assert region.height >= 3
             assert region.right <= 80
@@ -142,7 +144,7 @@ def test_brokers_topics_and_groups_are_on_one_screen_of_80_by_24() -> None:
 
 def test_a_broker_that_went_away_is_red_with_its_reason() -> None:
     async def talk(app: TopApp, pilot: Pilot[None], queue: "SimpleQueue[ClusterSample]") -> None:
-        row = cells(app, Section.BROKERS, "2")
+        row = cells(app, TableKind.BROKERS, "2")
         assert {cell.style for cell in row} == {"bold red"}
         assert row[-1].plain == " does not answer"
         app.query_one("#brokers").focus()
@@ -157,7 +159,7 @@ def test_a_broker_that_went_away_is_red_with_its_reason() -> None:
 def test_an_unreachable_cluster_is_said_in_the_head_and_the_screen_goes_on() -> None:
     async def talk(app: TopApp, pilot: Pilot[None], queue: "SimpleQueue[ClusterSample]") -> None:
         assert text_of(app, "#health") == "critical: no broker answers at 10.0.0.1:9092"
-        assert names(app, Section.TOPICS)
+        assert names(app, TableKind.TOPICS)
         queue.put(replace(LOOKS[1], at=20))
         await seen(app, pilot, 4)
         assert text_of(app, "#health") == "ok: all replicas are in sync"
@@ -167,7 +169,7 @@ def test_an_unreachable_cluster_is_said_in_the_head_and_the_screen_goes_on() -> 
 
 def test_a_cluster_that_was_never_reached_is_waited_for() -> None:
     async def talk(app: TopApp, pilot: Pilot[None], queue: "SimpleQueue[ClusterSample]") -> None:
-        assert names(app, Section.TOPICS) == ["payments", "orders"]
+        assert names(app, TableKind.TOPICS) == ["payments", "orders"]
 
     on_screen(talk, [ClusterSample(at=5, reason="no broker answers"), *LOOKS])
 
@@ -175,22 +177,22 @@ def test_a_cluster_that_was_never_reached_is_waited_for() -> None:
 def test_keys_sort_filter_pause_and_zoom() -> None:
     async def talk(app: TopApp, pilot: Pilot[None], queue: "SimpleQueue[ClusterSample]") -> None:
         await pilot.press("n")
-        assert names(app, Section.TOPICS) == ["orders", "payments"]
+        assert names(app, TableKind.TOPICS) == ["orders", "payments"]
         await pilot.press("S")
-        assert names(app, Section.TOPICS) == ["payments", "orders"]
+        assert names(app, TableKind.TOPICS) == ["payments", "orders"]
         await pilot.press("r")
-        assert app.orders[Section.TOPICS] == Order(key="rate")
+        assert app.orders[TableKind.TOPICS] == Order(key="rate")
         await pilot.press("s")
-        assert app.orders[Section.TOPICS] == Order(key="bytes_in")
+        assert app.orders[TableKind.TOPICS] == Order(key="bytes_in")
         await pilot.press("slash", *"ord")
-        assert names(app, Section.TOPICS) == ["orders"]
+        assert names(app, TableKind.TOPICS) == ["orders"]
         await pilot.press("enter")
         assert not app.query_one("#filter", Input).display
-        assert names(app, Section.TOPICS) == ["orders"]
+        assert names(app, TableKind.TOPICS) == ["orders"]
         await pilot.press("escape")
-        assert len(names(app, Section.TOPICS)) == 2
+        assert len(names(app, TableKind.TOPICS)) == 2
         await pilot.press("z")
-        assert [s for s in Section if app.query_one(f"#{s}").display] == [Section.TOPICS]
+        assert [s for s in TableKind if app.query_one(f"#{s}").display] == [TableKind.TOPICS]
         await pilot.press("z", "p")
         assert text_of(app, "#health").startswith("PAUSED")
         shown = app.dashboard
@@ -206,10 +208,10 @@ def test_a_click_on_a_column_sorts_by_it_and_a_second_one_turns_it_round() -> No
     async def talk(app: TopApp, pilot: Pilot[None], queue: "SimpleQueue[ClusterSample]") -> None:
         table = app.query_one("#topics", DataTable)
         await pilot.click(table, offset=(3, 0))
-        assert app.orders[Section.TOPICS] == Order(key="name")
+        assert app.orders[TableKind.TOPICS] == Order(key="name")
         await pilot.click(app.query_one("#topics", DataTable), offset=(3, 0))
-        assert app.orders[Section.TOPICS] == Order(key="name", is_reversed=True)
-        assert names(app, Section.TOPICS) == ["payments", "orders"]
+        assert app.orders[TableKind.TOPICS] == Order(key="name", is_reversed=True)
+        assert names(app, TableKind.TOPICS) == ["payments", "orders"]
 
     on_screen(talk, LOOKS)
 
@@ -217,12 +219,12 @@ def test_a_click_on_a_column_sorts_by_it_and_a_second_one_turns_it_round() -> No
 @pytest.mark.parametrize(
     ("section", "looks", "expected"),
     [
-        (Section.BROKERS, [FULL], "free space on the disk"),
-        (Section.TOPICS, LOOKS, "1,2"),
-        (Section.GROUPS, LOOKS, "Stable, classic protocol, 1 members, coordinator 1"),
+        (TableKind.BROKERS, [FULL], "free space on the disk"),
+        (TableKind.TOPICS, LOOKS, "1,2"),
+        (TableKind.GROUPS, LOOKS, "Stable, classic protocol, 1 members, coordinator 1"),
     ],
 )
-def test_details_say_everything_of_a_row(section: Section, looks: list[ClusterSample], expected: str) -> None:
+def test_details_say_everything_of_a_row(section: TableKind, looks: list[ClusterSample], expected: str) -> None:
     async def talk(app: TopApp, pilot: Pilot[None], queue: "SimpleQueue[ClusterSample]") -> None:
         app.query_one(f"#{section}").focus()
         await pilot.press("d")
@@ -240,9 +242,9 @@ def test_the_cursor_stays_on_its_row_when_the_order_changes() -> None:
     async def talk(app: TopApp, pilot: Pilot[None], queue: "SimpleQueue[ClusterSample]") -> None:
         table = app.query_one("#topics", DataTable)
         await pilot.press("down")
-        assert names(app, Section.TOPICS)[table.cursor_row] == "orders"
+        assert names(app, TableKind.TOPICS)[table.cursor_row] == "orders"
         await pilot.press("n")
-        assert names(app, Section.TOPICS)[table.cursor_row] == "orders"
+        assert names(app, TableKind.TOPICS)[table.cursor_row] == "orders"
 
     on_screen(talk, LOOKS)
 

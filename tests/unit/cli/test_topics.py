@@ -8,6 +8,8 @@ import pytest
 from headrace.testing import Broker
 from tests.support.cli import Run, command, environment
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def topic(run: Run, cluster: Broker) -> Run:

@@ -61,3 +61,21 @@ def test_groups_that_no_broker_lists_are_a_cluster_that_is_not_reached(
     monkeypatch.setattr(admin, "_client", SimpleNamespace(list_consumer_groups=lambda **_: listed))
     with pytest.raises(ClusterUnreachable):
         admin.list_groups()
+
+
+def test_offsets_are_asked_for_again_while_a_leader_changes(admin: GroupAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def list_offsets(request: dict[Any, Any], **_: object) -> dict[Any, Future[Any]]:
+        nonlocal asked
+        asked += 1
+        outcome: Future[Any] = Future()
+        if asked == 1:
+            outcome.set_exception(KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)))
+        else:
+            outcome.set_result(SimpleNamespace(offset=7))
+        return dict.fromkeys(request, outcome)
+
+    monkeypatch.setattr(admin, "_client", SimpleNamespace(list_offsets=list_offsets, poll=lambda _: None))
+    assert admin.end_offsets(NAME, [0, 1]) == {0: 7, 1: 7}
+    assert asked == 2

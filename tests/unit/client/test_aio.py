@@ -20,7 +20,7 @@ from headrace.client.aio.assignment import (
 )
 from headrace.client.aio.client import Client
 from headrace.client.aio.cluster import ConnectionPurpose
-from headrace.client.aio.connection import Connection
+from headrace.client.aio.connection import BrokerConnection
 from headrace.client.aio.fetching import fetch, unpack
 from headrace.client.aio.producer import Written
 from headrace.client.aio.reader import Reader
@@ -237,7 +237,7 @@ class Wire(asyncio.Transport):
 )
 def test_whoever_waits_for_an_answer_learns_that_a_wrong_one_came(answer: bytes) -> None:
     async def main() -> None:
-        connection = Connection(Address("broker", 9092), "test", request_timeout=120.0)
+        connection = BrokerConnection(Address("broker", 9092), "test", request_timeout=120.0)
         connection.connection_made(Wire())
         connection.served = {ApiKey.METADATA: (9, 9)}
         waiting = [asyncio.create_task(connection.ask(ApiKey.METADATA, metadata_request([]))) for _ in range(2)]

@@ -21,6 +21,8 @@ from headrace.client.registry import (
     registry_urls,
 )
 
+pytestmark = pytest.mark.slow
+
 Answer = tuple[int, Any]
 FOUND: Answer = (200, {"schema": '"int"'})
 NOT_FOUND: Answer = (404, {"error_code": 40403, "message": "Schema 7 not found"})

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from headrace.cluster import backup as backups
-from headrace.cluster.backup import Backup, BackupError, StoreKind, Target
+from headrace.cluster.backup import Backup, BackupError, RestoreTarget, StoreKind
 from headrace.cluster.feature_level import LEVEL
 from headrace.cluster.identity import CLUSTER_ID
 from headrace.cluster.image import NO_LEADER, PartitionState, Topic
@@ -153,18 +153,18 @@ def entries(**values: str) -> Entries:
 @pytest.mark.parametrize("force", [False, True])
 def test_a_store_that_is_alive_or_somebody_elses_is_never_replaced(target: Entries, reason: str, force: bool) -> None:
     with pytest.raises(BackupError, match=reason):
-        backups.refuse(made(), StoreKind.ZOOKEEPER, Target(entries=target), newest_level=1, force=force)
+        backups.refuse(made(), StoreKind.ZOOKEEPER, RestoreTarget(entries=target), newest_level=1, force=force)
 
 
 def test_a_store_that_is_not_empty_is_replaced_only_with_force() -> None:
-    target = Target(entries=entries(cluster__id=ID, topics__orders="{}"))
+    target = RestoreTarget(entries=entries(cluster__id=ID, topics__orders="{}"))
     with pytest.raises(BackupError, match="--force"):
         backups.refuse(made(), StoreKind.ZOOKEEPER, target, newest_level=1, force=False)
     backups.refuse(made(), StoreKind.ZOOKEEPER, target, newest_level=1, force=True)
 
 
 def test_a_backup_of_a_later_level_or_of_another_kind_of_store_is_refused() -> None:
-    empty = Target(entries=[])
+    empty = RestoreTarget(entries=[])
     with pytest.raises(BackupError, match="level is 2"):
         backups.refuse(made(level=2), StoreKind.ZOOKEEPER, empty, newest_level=1, force=False)
     with pytest.raises(BackupError, match="--data"):

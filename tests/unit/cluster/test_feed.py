@@ -82,16 +82,16 @@ class Setting:
 
     async def ask(self) -> dict[str, Any]:
         """An answer of the feed, as it comes over a link."""
-        answer = await self.feed.poll(BROKER, self.subscriber.place, 0.01)
+        answer = await self.feed.poll(BROKER, self.subscriber.position, 0.01)
         found: dict[str, Any] = json.loads(json.dumps(answer))
         return found
 
     async def follow(self, polls: int = 100) -> None:
         """Ask until there is nothing new."""
         for _ in range(polls):
-            place = self.subscriber.place
+            place = self.subscriber.position
             await self.subscriber.take(await self.ask(), place)
-            if self.subscriber.place == place:
+            if self.subscriber.position == place:
                 return
         raise AssertionError("there is always something new")
 
@@ -111,7 +111,7 @@ def test_a_new_broker_gets_everything_in_pages_and_then_what_changes(monkeypatch
         setting = Setting(*topics)
         await setting.follow()
         assert sorted(setting.known()) == sorted(each.name for each in topics)
-        assert setting.subscriber.place == FeedPosition(7, 0)
+        assert setting.subscriber.position == FeedPosition(7, 0)
         state = replace(topics[3].partitions[0], leader=2, leader_epoch=1, partition_epoch=1)
         setting.put(replace(topics[3], partitions=(topics[3].partitions[0], state)))
         setting.remove(topics[4])
@@ -133,7 +133,7 @@ def test_a_page_whose_answer_got_lost_is_given_again_and_nothing_is_deleted(monk
         await setting.follow()
         setting.subscriber.forget_place()
         for lost in range(100):
-            place = setting.subscriber.place
+            place = setting.subscriber.position
             if lost % 2:
                 await setting.ask()  # and nobody hears it
             await setting.subscriber.take(await setting.ask(), place)
@@ -155,11 +155,11 @@ def test_an_answer_to_what_was_asked_before_this_broker_began_anew_is_passed_ove
         setting = Setting(*topics)
         await setting.follow()
         setting.subscriber.forget_place()
-        await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
-        place, late = setting.subscriber.place, await setting.ask()
+        await setting.subscriber.take(await setting.ask(), setting.subscriber.position)
+        place, late = setting.subscriber.position, await setting.ask()
         setting.subscriber.forget_place()
         await setting.subscriber.take(late, place)
-        assert setting.subscriber.place == FeedPosition()
+        assert setting.subscriber.position == FeedPosition()
         await setting.follow()
         assert setting.told.removed == []
 
@@ -173,7 +173,7 @@ def test_a_snapshot_that_was_replaced_by_another_is_begun_anew(monkeypatch: pyte
     async def main() -> None:
         setting = Setting(*topics)
         for _ in range(3):
-            await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
+            await setting.subscriber.take(await setting.ask(), setting.subscriber.position)
         await setting.feed.poll(BROKER, FeedPosition(), 0)
         await setting.follow()
         assert len(setting.known()) == 9
@@ -221,7 +221,7 @@ def test_an_older_controller_is_not_believed_even_by_one_who_begins_anew() -> No
         setting.subscriber.forget_place()
         setting.elect(8)
         for _ in range(3):
-            await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
+            await setting.subscriber.take(await setting.ask(), setting.subscriber.position)
         assert setting.told.removed == []
         assert not setting.subscriber.is_current
 
@@ -239,7 +239,7 @@ def test_who_is_too_far_behind_gets_everything_anew(monkeypatch: pytest.MonkeyPa
             setting.put(replace(first, partitions=(state, first.partitions[1])))
         await setting.follow()
         assert setting.known()["t"][0].partition_epoch == 9
-        assert setting.subscriber.place == FeedPosition(7, 9)
+        assert setting.subscriber.position == FeedPosition(7, 9)
 
     run_virtual(main)
 
@@ -316,7 +316,7 @@ def test_who_waits_is_told_at_once_when_there_is_something_and_when_the_controll
         await setting.follow()
         loop = asyncio.get_running_loop()
         began = loop.time()
-        waiting = asyncio.ensure_future(setting.feed.poll(BROKER, setting.subscriber.place, WAIT))
+        waiting = asyncio.ensure_future(setting.feed.poll(BROKER, setting.subscriber.position, WAIT))
         loop.call_later(1, setting.feed.brokers_changed)
         assert (await waiting)["changes"] == [["brokers", []]]
         waiting = asyncio.ensure_future(setting.feed.poll(BROKER, FeedPosition(7, 1), WAIT))
@@ -381,16 +381,16 @@ def test_others_have_turns_while_a_large_topic_is_taken_up() -> None:
 def test_who_begins_anew_takes_up_nothing_more_of_what_was_under_way() -> None:
     async def main() -> None:
         setting = Setting(topic("large", 1, partitions=1_000))
-        while setting.subscriber.place.page == 0:
-            await setting.subscriber.take(await setting.ask(), setting.subscriber.place)
-        taking = asyncio.create_task(setting.subscriber.take(await setting.ask(), setting.subscriber.place))
+        while setting.subscriber.position.page == 0:
+            await setting.subscriber.take(await setting.ask(), setting.subscriber.position)
+        taking = asyncio.create_task(setting.subscriber.take(await setting.ask(), setting.subscriber.position))
         await asyncio.sleep(0)
         assert setting.told.applied
         setting.subscriber.forget_place()
         count = len(setting.told.applied)
         await taking
         assert len(setting.told.applied) == count
-        assert setting.subscriber.place == FeedPosition()
+        assert setting.subscriber.position == FeedPosition()
         await setting.follow()
         assert setting.subscriber.is_current
 
@@ -407,7 +407,7 @@ def test_an_answer_holds_few_changes_of_large_topics(monkeypatch: pytest.MonkeyP
             setting.put(topic(f"t{number}", number, partitions=number * 2))
         sizes: list[int] = []
         while not sizes or sizes[-1]:
-            place, answer = setting.subscriber.place, await setting.ask()
+            place, answer = setting.subscriber.position, await setting.ask()
             sizes.append(len(answer["changes"]))
             await setting.subscriber.take(answer, place)
         assert sizes == [1, 1, 1, 1, 0]
@@ -424,11 +424,11 @@ def test_an_image_is_whole_between_snapshots(monkeypatch: pytest.MonkeyPatch) ->
         subscriber, whole = setting.subscriber, []
         for _ in range(3):
             whole.append(setting.image.is_whole)
-            await subscriber.take(await setting.ask(), subscriber.place)
+            await subscriber.take(await setting.ask(), subscriber.position)
         assert (whole, setting.image.is_whole) == ([False] * 3, True)
         setting.elect(8, topic("a", 1), topic("c", 3))
         for _ in range(3):
-            await subscriber.take(await setting.ask(), subscriber.place)
+            await subscriber.take(await setting.ask(), subscriber.position)
             whole.append(setting.image.is_whole)
         assert whole[3:] == [False, False, True]
         subscriber.forget_place()
@@ -461,9 +461,9 @@ def test_how_far_a_broker_has_come_and_since_when_it_lacks_something() -> None:
 def test_settings_of_kinds_that_a_later_release_knows_are_passed_over() -> None:
     async def main() -> None:
         setting = Setting(topic("t", 1))
-        answer = await setting.feed.poll(BROKER, setting.subscriber.place, WAIT)
-        assert await setting.subscriber.take(answer, setting.subscriber.place)
-        place = setting.subscriber.place
+        answer = await setting.feed.poll(BROKER, setting.subscriber.position, WAIT)
+        assert await setting.subscriber.take(answer, setting.subscriber.position)
+        place = setting.subscriber.position
         changes = [["configs", "later", "x", {"a": "1"}], ["configs", "client_metrics", "s", {"interval.ms": "1000"}]]
         assert await setting.subscriber.take({"epoch": 7, "version": 2, "changes": changes}, place)
         assert setting.image.client_metrics == {"s": {"interval.ms": "1000"}}

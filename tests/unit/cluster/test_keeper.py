@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cluster.kazoo_loop import LoopHandler
 from headrace.cluster.keeper import Keeper
-from headrace.cluster.store import Session, StoreError
+from headrace.cluster.store import SessionState, StoreError
 from headrace.cluster.znodes import ZooKeeperAddress
 
 SESSION_SECONDS = 1.5
@@ -85,8 +85,8 @@ class Bench:
     def is_suspended(self) -> bool:
         return self._suspended.is_set()
 
-    def _take(self, session: Session) -> None:
-        if session is Session.SUSPENDED and not self.is_suspended:
+    def _take(self, session: SessionState) -> None:
+        if session is SessionState.SUSPENDED and not self.is_suspended:
             self.silence = self.keeper.silence()
             self._suspended.set()
 

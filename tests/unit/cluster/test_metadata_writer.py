@@ -16,7 +16,7 @@ from headrace.cluster.producer_ids import BLOCK
 from headrace.cluster.sqlite import SqliteStore
 from headrace.cluster.store import Create, StoreError
 from headrace.cluster.store import Operation as StoreOperation
-from headrace.config import BrokerConfig, Change, Operation
+from headrace.config import AlterConfigOp, AlterConfigOpType, BrokerConfig
 from headrace.protocol.compression import GZIP, NONE, ZSTD
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.storage.disk import StorageError
@@ -98,12 +98,12 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         controller = broker.controller
         await controller.create_topic(TopicSpec(name="a", partitions=2, configs={"retention.ms": "5"}))
         await controller.create_partitions("a", 3)
-        await controller.alter_topic_configs("a", [Change(Operation.SET, "segment.bytes", "99")])
+        await controller.alter_topic_configs("a", [AlterConfigOp(AlterConfigOpType.SET, "segment.bytes", "99")])
         await controller.create_topic(TopicSpec(name="b"))
         await controller.delete_topic("b")
-        await controller.alter_broker_configs("", [Change(Operation.SET, "log.retention.bytes", "7")])
-        await controller.alter_broker_configs("1", [Change(Operation.SET, "log.segment.bytes", "500")])
-        await controller.alter_broker_configs("1", [Change(Operation.SET, "log.segment.bytes", "600")])
+        await controller.alter_broker_configs("", [AlterConfigOp(AlterConfigOpType.SET, "log.retention.bytes", "7")])
+        await controller.alter_broker_configs("1", [AlterConfigOp(AlterConfigOpType.SET, "log.segment.bytes", "500")])
+        await controller.alter_broker_configs("1", [AlterConfigOp(AlterConfigOpType.SET, "log.segment.bytes", "600")])
         made.extend(broker.image.topics())
 
     async def look(broker: Broker) -> None:
@@ -114,7 +114,9 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         assert broker.image.topic_by_id(topic.id) == topic
         assert broker.image.broker_configs == {"": {"log.retention.bytes": "7"}, "1": {"log.segment.bytes": "600"}}
         assert (broker.config["log.retention.bytes"], broker.config["log.segment.bytes"]) == (7, 600)
-        await broker.controller.alter_broker_configs("1", [Change(Operation.DELETE, "log.segment.bytes")])
+        await broker.controller.alter_broker_configs(
+            "1", [AlterConfigOp(AlterConfigOpType.DELETE, "log.segment.bytes")]
+        )
         await broker.controller.create_partitions("a", 4)
         with pytest.raises(CodedError):
             await broker.controller.create_topic(TopicSpec(name="a"))
@@ -141,7 +143,7 @@ def test_growth_and_deletion_of_one_topic_take_turns() -> None:
         await controller.create_topic(TopicSpec(name="t"))
         outcomes = await asyncio.gather(
             controller.create_partitions("t", 5),
-            controller.alter_topic_configs("t", [Change(Operation.SET, "retention.ms", "1")]),
+            controller.alter_topic_configs("t", [AlterConfigOp(AlterConfigOpType.SET, "retention.ms", "1")]),
             controller.create_partitions("t", 7),
             controller.delete_topic("t"),
             controller.create_partitions("t", 9),
@@ -177,7 +179,7 @@ def test_a_change_that_the_disk_refuses_is_taken_back() -> None:
         broker.logs.failure = StorageError("/data/t-1", 28, "No space left on device")
         for change in (
             controller.create_partitions("t", 2),
-            controller.alter_topic_configs("t", [Change(Operation.SET, "retention.ms", "1")]),
+            controller.alter_topic_configs("t", [AlterConfigOp(AlterConfigOpType.SET, "retention.ms", "1")]),
             controller.create_topic(TopicSpec(name="u")),
         ):
             with pytest.raises(CodedError) as caught:
@@ -224,7 +226,7 @@ def test_a_store_that_fails_is_a_storage_error() -> None:
         for change in (
             broker.controller.create_topic(TopicSpec(name="t")),
             broker.controller.allocate_producer_id(),
-            broker.controller.alter_broker_configs("", [Change(Operation.SET, "log.retention.ms", "1")]),
+            broker.controller.alter_broker_configs("", [AlterConfigOp(AlterConfigOpType.SET, "log.retention.ms", "1")]),
         ):
             with pytest.raises(CodedError) as caught:
                 await change
@@ -309,7 +311,9 @@ def test_settings_reach_the_logs_and_the_intake() -> None:
         assert (rules.max_message_bytes, rules.min_insync_replicas) == (77, 2)
         assert intake_settings(plain, config).codec is None
         before = log_settings(plain, config)
-        await broker.controller.alter_broker_configs("", [Change(Operation.SET, "log.segment.bytes", "8192")])
+        await broker.controller.alter_broker_configs(
+            "", [AlterConfigOp(AlterConfigOpType.SET, "log.segment.bytes", "8192")]
+        )
         assert log_settings(plain, config).segment_bytes == 8192
         assert before.segment_bytes == 1 << 30
 

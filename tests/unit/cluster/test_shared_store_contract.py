@@ -12,7 +12,7 @@ from headrace.cluster.store import (
     Delete,
     Operation,
     Put,
-    Session,
+    SessionState,
     SharedStore,
     StoreError,
 )
@@ -31,15 +31,15 @@ class Told:
     """What a store tells of its session."""
 
     def __init__(self, store: SharedStore) -> None:
-        self.all: list[Session] = []
+        self.all: list[SessionState] = []
         self._news = asyncio.Event()
         store.on_session(self._take)
 
-    def _take(self, session: Session) -> None:
+    def _take(self, session: SessionState) -> None:
         self.all.append(session)
         self._news.set()
 
-    async def until(self, *expected: Session) -> None:
+    async def until(self, *expected: SessionState) -> None:
         """Returns when these were the last told."""
         async with asyncio.timeout(SOON):
             while tuple(self.all[-len(expected) :]) != expected:
@@ -50,7 +50,7 @@ class Told:
 def test_sessions_share_one_state(on_shared: OnShared) -> None:
     async def work(shared: Shared) -> None:
         one, other = await shared.session(), await shared.session()
-        assert one.session is Session.CONNECTED
+        assert one.session is SessionState.CONNECTED
         await one.commit([Create("/a/b", b"1")])
         assert [key for key, _ in await other.list("/a/")] == ["/a/b"]
         await other.commit([Put("/a/b", b"2", 0)])
@@ -115,8 +115,8 @@ def test_an_expired_session_is_told_as_lost_and_followed_by_another(on_shared: O
         before = await one.get("/brokers/ids/1")
         watched = [(await one.watch("/kept"))[1], (await one.watch_children("/brokers/ids"))[1]]
         await shared.expire(one)
-        await told.until(Session.LOST, Session.CONNECTED)
-        assert one.session is Session.CONNECTED
+        await told.until(SessionState.LOST, SessionState.CONNECTED)
+        assert one.session is SessionState.CONNECTED
         assert all(event.is_set() for event in watched)
         assert await one.get("/brokers/ids/1") is None
         assert await other.get("/brokers/ids/1") is None
@@ -215,6 +215,6 @@ def test_a_close_ends_the_wait_of_a_watch(on_shared: OnShared) -> None:
         _, event = await store.watch("/a")
         await store.close()
         await fired(event)
-        assert store.session is Session.LOST
+        assert store.session is SessionState.LOST
 
     on_shared(work)

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace.cluster.store import AlreadyExists, Check, Create, Put, Session, StoreError, Uncertain
+from headrace.cluster.store import AlreadyExists, Check, Create, Put, SessionState, StoreError, Uncertain
 from headrace.testing.loop import START, run_virtual
 from headrace.testing.store import NEVER, SimulatedEnsemble, SimulatedStore
 
-SUSPENDED, LOST, CONNECTED = Session.SUSPENDED, Session.LOST, Session.CONNECTED
+SUSPENDED, LOST, CONNECTED = SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED
 
 
 class Scene:
@@ -19,7 +19,7 @@ class Scene:
         self.ensemble = SimulatedEnsemble(session_timeout=2.0, latency=latency, reconnect=0.1)
         self.one = self.ensemble.session()
         self.other = self.ensemble.session()
-        self.told: list[tuple[float, Session]] = []
+        self.told: list[tuple[float, SessionState]] = []
         self.one.on_session(lambda session: self.told.append((self.now(), session)))
 
     def now(self) -> float:

@@ -1,5 +1,7 @@
 import asyncio
+import os
 import sqlite3
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -151,3 +153,21 @@ def test_nothing_is_ephemeral_without_sessions() -> None:
         assert await store.list("/") == []
 
     on_store(work)
+
+
+def test_nobody_else_may_read_what_checks_passwords(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    path.touch(0o644)
+    modes: list[int] = []
+
+    async def write(store: SqliteStore) -> None:
+        await store.commit([Create("/a", b"one")])
+        modes.extend(stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir())
+
+    before = os.umask(0o022)
+    try:
+        on_store(write, path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_size
+    assert set(modes) == {0o600}

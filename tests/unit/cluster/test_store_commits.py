@@ -27,7 +27,7 @@ from headrace.cluster.store import (
 from headrace.cluster.znodes import (
     Failed,
     Husk,
-    Node,
+    Znode,
     ZooKeeperAddress,
     first_failure,
     parents_needed,
@@ -117,7 +117,7 @@ def test_missing_parents_are_made_right_before_they_are_needed() -> None:
 
 
 def test_a_husk_in_the_way_goes_right_before_the_creation() -> None:
-    steps = with_crack(OPERATIONS, OPERATIONS[1], Node(None, 4, 9, 0))
+    steps = with_crack(OPERATIONS, OPERATIONS[1], Znode(None, 4, 9, 0))
     assert [step.key for step in steps[:3]] == ["/topics/a", "/topics/a/1", "/topics/a/1"]
     assert len(steps) == len(OPERATIONS) + 1
 

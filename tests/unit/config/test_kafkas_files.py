@@ -65,8 +65,6 @@ def test_kafka_4s_own_file_is_a_lone_broker() -> None:
     assert plain == [
         "num.io.threads",
         "num.network.threads",
-        "share.coordinator.state.topic.min.isr",
-        "share.coordinator.state.topic.replication.factor",
         "socket.receive.buffer.bytes",
         "socket.send.buffer.bytes",
     ]

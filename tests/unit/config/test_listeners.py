@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.config import BrokerConfig, ConfigError
-from headrace.config.listeners import Listener
+from headrace.config.listeners import ListenerAddress
 
 MAP = {"listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:SASL_SSL"}
 TWO = {"listeners": "EXTERNAL://0.0.0.0:9093,INTERNAL://10.0.0.1:9092", **MAP}
@@ -174,5 +174,5 @@ def test_beyond_this_machine_nobody_is_let_in_without_a_name_unless_that_is_said
 
 
 def test_a_listener_is_written_as_it_is_read() -> None:
-    assert str(Listener("A", "SSL", "::1", 1)) == "A://[::1]:1"
-    assert str(Listener("A", "SSL", "h", 1)) == "A://h:1"
+    assert str(ListenerAddress("A", "SSL", "::1", 1)) == "A://[::1]:1"
+    assert str(ListenerAddress("A", "SSL", "h", 1)) == "A://h:1"

@@ -7,8 +7,8 @@ from headrace.config import (
     TOPIC_SETTINGS,
     BrokerConfig,
     ConfigError,
+    ConfigSource,
     Setting,
-    Source,
     Type,
     effective_topic,
     parse_listener,
@@ -31,6 +31,7 @@ def test_every_default_is_allowed_and_reads_back(setting: Setting) -> None:
 
 
 TOPICS_OWN = {
+    "errors.deadletterqueue.group.enable",
     "follower.replication.throttled.replicas",
     "leader.replication.throttled.replicas",
     "headrace.schema.validation",
@@ -143,11 +144,11 @@ def test_dynamic_settings_go_before_given_ones_until_they_are_taken_back() -> No
     config.use_dynamic(cluster={"log.retention.ms": "2"}, own={"log.retention.ms": "3"})
     assert config["log.retention.ms"] == config.topic_defaults["retention.ms"] == 3
     assert [(found.text, found.source) for found in config.trace_topic("retention.ms", {"retention.ms": "4"})] == [
-        ("4", Source.DYNAMIC_TOPIC),
-        ("3", Source.DYNAMIC_BROKER),
-        ("2", Source.DYNAMIC_DEFAULT_BROKER),
-        ("1", Source.STATIC_BROKER),
-        ("604800000", Source.DEFAULT),
+        ("4", ConfigSource.DYNAMIC_TOPIC),
+        ("3", ConfigSource.DYNAMIC_BROKER),
+        ("2", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("1", ConfigSource.STATIC_BROKER),
+        ("604800000", ConfigSource.DEFAULT),
     ]
     config.use_dynamic(cluster={}, own={})
     assert config["log.retention.ms"] == 1

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -20,6 +22,10 @@ from confluent_kafka.admin import (
 
 from headrace.config import PLAIN_USERS
 from headrace.gateway.credentials import Caller, Clients, identify
+from headrace.gateway.names import SUBSCRIPTIONS
+from headrace.gateway.push import manager
+from headrace.gateway.push.model import PushSubscription
+from headrace.gateway.push.sealing import Seal, SealError, read_keys
 from headrace.gateway.settings import Account, Settings
 from headrace.net.address import parse_bootstrap
 from headrace.testing import Broker
@@ -31,6 +37,10 @@ from headrace.web.routes import Reply, Routes
 from tests.support.asgi import Asker, conversation, scope_of
 from tests.support.gateways import GatewayProcess
 from tests.support.logins import ALICE, PASSWORD, SCRAM, Issuer, login_settings
+from tests.support.webhook_receiver import Receiver
+from tests.unit.gateway.test_streams import Line, Listener
+
+pytestmark = pytest.mark.slow
 
 USERS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -221,6 +231,82 @@ def test_too_many_requests_are_429_but_probes_are_answered() -> None:
     asyncio.run(talk())
 
 
+def test_who_guesses_passwords_is_limited_by_address_and_users_are_not(guarded: str) -> None:
+    async def talk(ask: Asker) -> None:
+        alice = basic("alice", "s3cret")
+        assert (await ask("GET", "/api/v1/cluster", headers=alice)).status == 200
+        guesses = [await ask("GET", "/api/v1/cluster", headers=basic("bob", str(i))) for i in range(20)]
+        assert [each.status for each in guesses] == [401] + [429] * 19
+        assert int(guesses[1].headers["retry-after"]) >= 2
+        assert [(await ask("GET", "/api/v1/cluster", headers=alice)).status for _ in range(6)] == [200] * 5 + [429]
+
+    conversation(guarded, talk, guard=Guard(rate=5.0, clock=lambda: 0.0), mechanism="PLAIN", own=OWN)
+
+
+def test_a_subscription_is_read_and_made_by_gateways_alone(guarded: str) -> None:
+    async def talk(ask: Asker) -> None:
+        alice = basic("alice", "s3cret")
+        await ask("POST", "/api/v1/topics", {"name": "sealed"}, alice)
+        headers = {"Authorization": "Bearer of-the-callback"}
+        wanted = {"topic": "sealed", "callback_url": "http://127.0.0.1:1/", "group": "seal", "headers": headers}
+        made = (await ask("POST", "/api/v1/subscriptions", wanted, alice)).json
+        planted = PushSubscription(
+            id="sub_" + "7" * 16,
+            topic="sealed",
+            group="planted",
+            callback_url="http://127.0.0.1:1/planted",
+            secret=made["secret"],
+            dead_letter="sealed",
+            principal="alice",
+        )
+        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+        bob = {"bootstrap.servers": guarded, **login, "sasl.username": "bob", "sasl.password": "b:ob"}
+        producer = Producer(bob)
+        producer.produce(SUBSCRIPTIONS, planted.encode(), f"subscription:{planted.id}", partition=0)
+        producer.produce(SUBSCRIPTIONS, planted.encode(), "subscription:sub_" + "8" * 16, partition=0)
+        assert producer.flush(30) == 0
+        (stored,) = (record for record in read_all(bob, SUBSCRIPTIONS) if record[0] == f"subscription:{made['id']}")
+        for hidden in (made["secret"], "of-the-callback", "sealed"):
+            assert hidden.encode() not in stored[1]
+        found = (await ask("GET", "/api/v1/subscriptions", headers=alice)).json["subscriptions"]
+        states = {each["id"]: each["state"] for each in found if each["topic"] == "sealed"}
+        assert states == {made["id"]: "active", planted.id: "paused"}
+        path = f"/api/v1/subscriptions/{planted.id}"
+        assert (await ask("POST", f"{path}/resume", headers=alice)).json["state"] == "active"
+        for each in states:
+            assert (await ask("DELETE", f"/api/v1/subscriptions/{each}", headers=alice)).status == 204
+
+    keys = read_keys([base64.b64encode(bytes(range(32))).decode()])
+    conversation(guarded, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",), push_keys=keys)
+
+
+def read_all(client: dict[str, str], topic: str) -> list[tuple[str, bytes]]:
+    consumer = Consumer({**client, "group.id": "reader", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[tuple[str, bytes]] = []
+    while True:
+        message = consumer.poll(30)
+        assert message is not None
+        if message.error():
+            consumer.close()
+            return found
+        found.append(((message.key() or b"").decode(), message.value() or b""))
+
+
+def test_keys_of_subscriptions_open_what_they_closed_and_a_new_one_goes_before_the_old() -> None:
+    old, new = (base64.b64encode(bytes([i]) * 32).decode() for i in (1, 254))
+    (key,) = read_keys(["# of 2026", "", f" {old} "])
+    written = Seal([key]).close(b"{}")
+    both = Seal(read_keys([new, old]))
+    assert both.open(written) == both.open(both.close(b"{}")) == both.open(b"{}") == b"{}"
+    assert [both.is_proof(each) for each in (written, b"{}")] == [True, False]
+    for seal in (Seal(), Seal(read_keys([new]))):
+        with pytest.raises(SealError, match="--push-keys"):
+            seal.open(written)
+    with pytest.raises(ValueError, match="line 2 is not 32 bytes"):
+        read_keys([old, old[:-4]])
+
+
 def test_host_names() -> None:
     assert [host_name(host) for host in ("A.b:1", "[::1]:2", "[::1]", "x:", "[::1", "x:1y")] == [
         "a.b",
@@ -321,6 +407,95 @@ def test_a_subscription_lends_no_right_of_the_gateways_own_user() -> None:
                 allow(kind, name, operation)
             made = await ask("POST", "/api/v1/subscriptions", another, alice)
             assert made.status == 201, made.body
+
+        conversation(broker.bootstrap, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
+
+
+def test_a_right_that_is_withdrawn_ends_subscriptions_and_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "RIGHTS_SECONDS", 0.2)
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        PLAIN_USERS: USERS,
+        "authorizer.class.name": "headrace",
+        "super.users": "User:gateway",
+    }
+    with Broker(settings) as broker:
+        client = {
+            "bootstrap.servers": broker.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "gateway",
+            "sasl.password": "own",
+        }
+        admin = AdminClient(client)
+        for future in admin.create_topics([NewTopic(name, 1, 1) for name in ("read", "letters")]).values():
+            future.result(30)
+        acls = [
+            AclBinding(kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.ALLOW)
+            for kind, name, operation in (
+                (ResourceType.TOPIC, "read", AclOperation.READ),
+                (ResourceType.TOPIC, "letters", AclOperation.WRITE),
+                (ResourceType.GROUP, "hers", AclOperation.READ),
+            )
+        ]
+        for future in admin.create_acls(acls).values():
+            future.result(30)
+
+        async def talk(ask: Asker) -> None:
+            async with Receiver() as receiver:
+                alice, own = basic("alice", "s3cret"), basic("gateway", "own")
+                wanted = {
+                    "topic": "read",
+                    "group": "hers",
+                    "dead_letter": "letters",
+                    "callback_url": receiver.url,
+                    "from": "earliest",
+                }
+                made = await ask("POST", "/api/v1/subscriptions", wanted, alice)
+                assert made.status == 201, made.body
+                place = f"/api/v1/subscriptions/{made.json['id']}"
+
+                async def state() -> tuple[str, str | None]:
+                    status = (await ask("GET", f"{place}/status", None, alice)).json
+                    return status["state"], status["last_error"]
+
+                assert (await ask("POST", "/topics/read", {"value": 1}, own)).status == 200
+                await receiver.until(lambda: len(receiver.taken) == 1)
+                assert (await state())[0] == "active"
+                events = Listener(ask, "/api/v1/topics/read/stream?from=earliest", alice)
+                line = Line(ask, "/api/v1/topics/read/stream?from=earliest", alice)
+                assert json.loads((await anext(events.events()))["data"])["value"] == 1
+                assert (await line.next())["type"] == "websocket.accept"
+                assert (await line.record())["value"] == 1
+                removed = AclBindingFilter(
+                    ResourceType.TOPIC,
+                    "read",
+                    ResourcePatternType.LITERAL,
+                    "User:alice",
+                    "*",
+                    AclOperation.READ,
+                    AclPermissionType.ALLOW,
+                )
+                for future in admin.delete_acls([removed]).values():
+                    future.result(30)
+                while (await state())[0] == "active":
+                    pass
+                assert await state() == ("paused", "paused: User:alice may no longer READ TOPIC read")
+                assert (await ask("POST", "/topics/read", {"value": 2}, own)).status == 200
+                assert (await anext(events.events()))["event"] == "problem"
+                assert await line.next() == {
+                    "type": "websocket.close",
+                    "code": 1008,
+                    "reason": "topic authorization failed",
+                }
+                await asyncio.gather(events.task, line.task)
+                assert (await ask("POST", f"{place}/resume", None, alice)).status == 403
+                await asyncio.sleep(0.5)
+                assert len(receiver.taken) == 1
+                for future in admin.create_acls(acls[:1]).values():
+                    future.result(30)
+                assert (await ask("POST", f"{place}/resume", None, alice)).status == 200
+                await receiver.until(lambda: len(receiver.taken) == 2)
 
         conversation(broker.bootstrap, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
 

@@ -8,6 +8,8 @@ from headrace.testing import Broker
 from tests.support.asgi import Asker, Reply, conversation
 from tests.support.quotas import set_quotas
 
+pytestmark = pytest.mark.slow
+
 ANYBODY = {"user": "ANONYMOUS"}
 MESSAGES = "/api/v1/topics/{}/messages"
 

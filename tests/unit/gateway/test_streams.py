@@ -85,11 +85,18 @@ def test_events_come_as_they_are_published_and_go_on_after_the_last(bootstrap: s
 class Line:
     """A WebSocket, as a server drives it."""
 
-    def __init__(self, ask: Asker, target: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        ask: Asker,
+        target: str,
+        headers: dict[str, str] | None = None,
+        extensions: dict[str, Any] | None = None,
+    ) -> None:
         self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.outbox: asyncio.Queue[Any] = asyncio.Queue()
         self.inbox.put_nowait({"type": "websocket.connect"})
         scope = scope_of("GET", target, {"host": "localhost", **(headers or {})}, "websocket")
+        scope["extensions"] = extensions or {}
         self.task = asyncio.ensure_future(ask.application(scope, self.inbox.get, self.outbox.put))
 
     async def next(self) -> dict[str, Any]:
@@ -108,7 +115,7 @@ class Line:
 def test_a_websocket_reads_as_a_member_and_commits_what_it_was_sent(bootstrap: str) -> None:
     async def talk(ask: Asker) -> None:
         await make(ask, "lines")
-        await ask("POST", "/topics/lines", {"records": [{"value": 1}, {"value": 2}]})
+        await ask("POST", "/topics/lines", {"messages": [{"value": 1}, {"value": 2}]})
         target = "/api/v1/topics/lines/stream?group=wires&from=earliest"
         line = Line(ask, target)
         assert (await line.next())["type"] == "websocket.accept"

@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.health import Code, HealthReport, ListenerReport, NotAReport, Severity, problem
+from headrace.health import HealthReport, ListenerReport, NotAReport, ProblemCode, Severity, problem
 from headrace.health.problem import KINDS
 from headrace.health.report import worst_first
 
-PROBLEMS = [problem(Code.UNDER_REPLICATED, "broker 1", "2 partitions"), problem(Code.LOG_DIR_FULL, "/data", "no space")]
+PROBLEMS = [
+    problem(ProblemCode.UNDER_REPLICATED, "broker 1", "2 partitions"),
+    problem(ProblemCode.LOG_DIR_FULL, "/data", "no space"),
+]
 REPORT = HealthReport(
     broker_id=1,
     cluster_id="c",
@@ -43,13 +46,13 @@ def test_a_report_of_a_release_that_does_not_tell_of_listeners_has_none() -> Non
 
 
 def test_the_worst_problem_comes_first_and_is_the_severity() -> None:
-    assert [p.code for p in REPORT.problems] == [Code.LOG_DIR_FULL, Code.UNDER_REPLICATED]
+    assert [p.code for p in REPORT.problems] == [ProblemCode.LOG_DIR_FULL, ProblemCode.UNDER_REPLICATED]
     assert REPORT.severity is Severity.CRITICAL
     assert replace(REPORT, problems=()).severity is Severity.OK
 
 
 def test_every_code_says_how_bad_it_is_and_what_to_do() -> None:
-    assert set(KINDS) == set(Code)
+    assert set(KINDS) == set(ProblemCode)
     assert all(kind.title and kind.advice and kind.severity is not Severity.OK for kind in KINDS.values())
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.metrics.exposition import Snapshot, durations, render
 from headrace.metrics.histogram import BUCKETS, Histogram, upper_seconds
-from headrace.metrics.names import Kind, Metric
+from headrace.metrics.names import Metric, MetricType
 
 
 @pytest.mark.parametrize("microseconds", [0, 1, 63, 64, 65, 1_000, 1_000_000, 16_777_215])
@@ -24,7 +24,7 @@ def test_what_lasts_for_ever_is_in_the_last_bucket_and_in_the_sum() -> None:
 
 
 def test_buckets_are_exported_with_all_that_is_below_their_bound() -> None:
-    metric = Metric(name="t_seconds", kind=Kind.HISTOGRAM, labels=(), doc="", section="")
+    metric = Metric(name="t_seconds", kind=MetricType.HISTOGRAM, labels=(), doc="", section="")
     histogram = Histogram()
     for microseconds in (1, 100, 100, 2_000_000, 10**9):
         histogram.add(microseconds * 1_000)

@@ -11,18 +11,20 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.client.errors import ClientError
-from headrace.health import Code
-from headrace.ops.inspection import Wanted, inspect
-from headrace.ops.observer import GROUPS_AT_ONCE, Observer, Pace
+from headrace.health import ProblemCode
+from headrace.ops.inspection import InspectionScope, inspect
+from headrace.ops.observer import GROUPS_AT_ONCE, Observer, PollPace
 from headrace.ops.rates import RateModel
 from headrace.ops.reading import BATCH
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.protocol.peer import InternalApi, Message, encode_message
+from headrace.protocol.peer import InternalApi, PeerMessage, encode_message
 from headrace.testing import Broker
 from tests.support.process import free_port
 from tests.support.scripted import Asked, Reply, ScriptedBroker
 from tests.unit.ops.test_rates import health
+
+pytestmark = pytest.mark.slow
 
 PATIENCE = 60.0
 
@@ -99,8 +101,8 @@ def test_transactions_that_are_open_for_long_are_found_by_coordinator_and_partit
     producer.flush(PATIENCE)
     try:
         with Observer(broker.bootstrap) as observer:
-            found = inspect(observer, Wanted(older_than_ms=0), pause=0)
-            none = inspect(observer, Wanted(older_than_ms=600_000), pause=0)
+            found = inspect(observer, InspectionScope(older_than_ms=0), pause=0)
+            none = inspect(observer, InspectionScope(older_than_ms=600_000), pause=0)
     finally:
         producer.abort_transaction(PATIENCE)
     (opened,) = found.transactions
@@ -151,7 +153,7 @@ def test_settings_that_do_not_exist_are_refused() -> None:
 
 
 def test_what_takes_long_is_asked_seldom() -> None:
-    pace = Pace(2.0)
+    pace = PollPace(2.0)
     assert pace.is_due(100.0)
     pace.took(100.0, 100.01)
     assert (pace.is_due(101.9), pace.is_due(102.0)) == (False, True)
@@ -272,7 +274,7 @@ def test_a_large_cluster_of_apache_kafka_is_read_in_batches_and_in_turns_without
 
 # Brokers that have lost their cluster
 
-LOST = health(1, Code.STORE_UNREACHABLE)
+LOST = health(1, ProblemCode.STORE_UNREACHABLE)
 MODERN = {**KAFKA, ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0), ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0)}
 
 
@@ -289,7 +291,7 @@ class LostBroker:
 
     def _answer(self, asked: Asked) -> Reply:
         if asked.api_key == InternalApi.DESCRIBE_HEALTH:
-            return b"".join(map(bytes, encode_message(Message(LOST.to_json()))))
+            return b"".join(map(bytes, encode_message(PeerMessage(LOST.to_json()))))
         if self._is_silent:
             self.released.wait(PATIENCE)
             return None

@@ -1,6 +1,6 @@
 from typing import Any
 
-from headrace.health import Code, HealthReport, Severity, problem
+from headrace.health import HealthReport, ProblemCode, Severity, problem
 from headrace.ops.overview import BrokerView, ClusterView, PartitionView
 from headrace.ops.rates import LAG_SECONDS, Dashboard, RateModel
 from headrace.ops.samples import BrokerReading, ClusterSample, GroupReading
@@ -27,7 +27,7 @@ def view(*partitions: PartitionView, brokers: tuple[BrokerView, ...] = (broker(1
 WELL = view(partition(ORDERS), partition(PAYMENTS))
 
 
-def health(number: int, *codes: Code, **numbers: float) -> HealthReport:
+def health(number: int, *codes: ProblemCode, **numbers: float) -> HealthReport:
     return HealthReport(
         broker_id=number,
         cluster_id="c",
@@ -104,7 +104,7 @@ def test_a_broker_that_does_not_answer_is_critical_with_its_reason_and_shows_no_
 
 
 def test_what_a_broker_reports_is_in_its_row_and_in_the_headline() -> None:
-    seen = after(sample(10, b1={"health": health(1, Code.LOG_DIR_FULL, Code.UNDER_REPLICATED)}, b2={}))
+    seen = after(sample(10, b1={"health": health(1, ProblemCode.LOG_DIR_FULL, ProblemCode.UNDER_REPLICATED)}, b2={}))
     assert seen.brokers[0].problem == "disk full: it is so; partitions under-replicated: it is so"
     assert seen.headline == "broker 1 disk full"
 

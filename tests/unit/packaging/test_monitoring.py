@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from headrace.health.problem import Code
-from headrace.metrics.names import BROKER, GATEWAY, Kind
+from headrace.health.problem import ProblemCode
+from headrace.metrics.names import BROKER, GATEWAY, MetricType
 from tests.support.promql import Series, firing, metric_names, seconds
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -26,7 +26,7 @@ OF_PROMETHEUS: Final = {"up"}
 def base_name(series: str) -> str:
     """The name in the table of a series: a histogram has several."""
     name = re.sub(r"_(bucket|sum|count)$", "", series)
-    return name if name in METRICS and METRICS[name].kind is Kind.HISTOGRAM else series
+    return name if name in METRICS and METRICS[name].kind is MetricType.HISTOGRAM else series
 
 
 def unknown(expression: str) -> set[str]:
@@ -56,7 +56,7 @@ def test_an_alert_says_how_bad_it_is_and_the_page_what_to_do(rule: dict[str, Any
 
 def test_codes_of_problems_in_alerts_exist() -> None:
     codes = {code for rule in RULES for code in re.findall(r'code="([^"]+)"', rule["expr"])}
-    assert codes <= {code.value for code in Code}
+    assert codes <= {code.value for code in ProblemCode}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

@@ -82,6 +82,10 @@ def test_a_batch_is_sent_from_where_it_is(transactional_id: str | None) -> None:
 def plain() -> dict[str, Any]:
     return {
         "groups": (),
+        "member_epoch": 0,
+        "share_session_epoch": 0,
+        "max_records": 1,
+        "batch_size": 1,
         "replica_id": -1,
         "isolation_level": 0,
         "topics": (),

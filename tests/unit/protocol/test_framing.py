@@ -72,8 +72,39 @@ def test_a_buffer_that_holds_bytes_is_not_given_back() -> None:
     assert feed(inbox, b"\0\x08abcdefgh", 3) == [b"abcdefgh"]
 
 
+def test_what_is_closed_holds_nothing() -> None:
+    inbox = Inbox(100_000_000)
+    feed(inbox, framed(b"x" * 5_000_000) + pack(">i", 5_000_000) + b"x" * 4_000_000, 100_000)
+    inbox.close()
+    assert (inbox.capacity, inbox.held, inbox.is_empty) == (RESTING_SIZE, 0, True)
+
+
 def test_a_stream_of_small_frames_gets_a_larger_buffer() -> None:
     inbox = Inbox(1000)
     frames = [bytes([n % 251]) * 90 for n in range(20_000)]
     assert feed(inbox, framed(*frames), 1 << 20) == frames
     assert inbox.capacity == WORKING_SIZE
+
+
+def test_a_large_frame_is_not_copied_again_and_again_while_it_comes() -> None:
+    inbox, large = Inbox(100_000_000), 40_000_000
+    places: dict[int, None] = {}
+    inbox.space()[:4] = pack(">i", large)
+    inbox.received(4)
+    while (frame := inbox.next_frame()) is None:
+        space = inbox.space()
+        places[id(space.obj)] = None
+        assert inbox.capacity <= max(4 * inbox.held, 2 * RESTING_SIZE), "it takes no more than what comes"
+        inbox.received(min(len(space), large + 4 - inbox.held))
+    assert len(frame) == large
+    assert len(places) <= 9, "while it is small it doubles; then it has one place"
+    assert inbox.capacity == large + 4
+
+
+def test_where_nothing_can_be_mapped_a_large_frame_comes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", refused)
+    bodies = [b"x" * 5_000_000, b"y" * 9_000_000]
+    assert feed(Inbox(100_000_000), framed(*bodies), 100_000) == bodies

@@ -101,9 +101,9 @@ def test_a_produce_response_of_every_version_is_read_by_kio(version: int) -> Non
 def test_the_short_way_to_answer_one_partition_writes_the_same(version: int) -> None:
     topic = produce.TopicRecords("orders", TOPIC_ID.bytes, [])
     answer = produce.PartitionAnswer(3, 0, 500, 1234, 7)
-    out = bytearray()
+    out = bytearray(b"\0\0\0\7" + (b"\0" if version >= produce.FIRST_FLEXIBLE else b""))
     produce.write_response(out, version, [(topic, [answer])])
-    assert produce.one_answer(version, topic, answer) == bytes(out)
+    assert produce.one_response(version, 7, topic, answer) == len(out).to_bytes(4, "big") + out
 
 
 class Bytes:

@@ -11,14 +11,14 @@ from headrace.protocol.api import SUPPORTED
 from headrace.protocol.encode import encode_request, write_uvarint
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.guard import MAX_ELEMENTS, MOST_TAGS, check_request, skip_tags
-from headrace.protocol.schema import Field, Shape, request_shape
+from headrace.protocol.schema import WireField, WireStruct, request_shape
 from headrace.protocol.stepwise import STEP, decode_request_in_steps
 from headrace.server.dispatch import decode_body
 
 SERVED = [(int(key), version) for key, v in SUPPORTED.items() for version in range(v.min, v.max + 1)]
 
 
-def value(field: Field, random: Random) -> Any:
+def value(field: WireField, random: Random) -> Any:
     if field.struct is not None:
         return struct(field.struct, random)
     if field.kafka_type == "string":
@@ -30,7 +30,7 @@ def value(field: Field, random: Random) -> Any:
     return bool(random.randrange(2)) if field.kafka_type == "bool" else random.randrange(100)
 
 
-def struct(shape: Shape, random: Random) -> dict[str, Any]:
+def struct(shape: WireStruct, random: Random) -> dict[str, Any]:
     values = {}
     for field in (*shape.fields, *shape.tagged):
         count = random.choice((0, 1, 2, 70)) if field.is_array else 0

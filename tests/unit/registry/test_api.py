@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from headrace.registry.api.common import MEDIA
+from headrace.registry.api import routes
+from headrace.registry.api.media import MEDIA
 from headrace.registry.api.routes import Api
 from headrace.registry.decisions import MOST_SCHEMA
 from headrace.registry.log import LogEntry, LogUnavailableError, MemoryLog
@@ -26,7 +27,9 @@ def record(*names: str) -> dict[str, str]:
     return {"schema": json.dumps({"type": "record", "name": "R", "fields": fields})}
 
 
-async def call(application: Application, method: str, target: str, body: Any = None) -> tuple[int, Any, bytes]:
+async def call(
+    application: Application, method: str, target: str, body: Any = None, headers: Any = ()
+) -> tuple[int, Any, bytes]:
     path, _, query = target.partition("?")
     raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     scope = {
@@ -35,7 +38,7 @@ async def call(application: Application, method: str, target: str, body: Any = N
         "path": path,
         "raw_path": path.encode(),
         "query_string": query.encode(),
-        "headers": [(b"host", b"registry")],
+        "headers": [(b"host", b"registry"), *headers],
     }
     sent: list[Any] = []
 
@@ -113,7 +116,7 @@ def test_avro_has_no_type_in_answers_and_others_have() -> None:
         ("GET", "/subjects/a/versions/0", None, (422, 42202)),
         ("GET", "/subjects/a/versions/first", None, (422, 42202)),
         ("GET", "/schemas/ids/99", None, (404, 40403)),
-        ("GET", "/schemas/ids/x", None, (404, 40403)),
+        ("GET", "/schemas/ids/x", None, (404, 404)),
         ("GET", "/config/a", None, (404, 40408)),
         ("GET", "/mode/a", None, (404, 40409)),
         ("DELETE", "/config/a", None, (404, 40401)),
@@ -121,8 +124,13 @@ def test_avro_has_no_type_in_answers_and_others_have() -> None:
         ("POST", "/subjects/none", LONG, (404, 40401)),
         ("POST", "/subjects/a/versions", TEXT, (409, 409)),
         ("POST", "/subjects/a/versions", {"schema": "{"}, (422, 42201)),
-        ("POST", "/subjects/a/versions", {"schema": ""}, (422, 42201)),
-        ("POST", "/subjects/a/versions", {}, (422, 42201)),
+        *(
+            ("POST", "/subjects/a/versions", {"schema": f'{{"type":"int","x":{x}}}'}, (422, 42201))
+            for x in ("NaN", "Infinity", "-Infinity", "1e999", '"\\ud800"')
+        ),
+        ("POST", "/subjects/none/versions", {"schema": ""}, (422, 42201)),
+        ("POST", "/subjects/none/versions", {}, (422, 42201)),
+        ("POST", "/subjects/a", {}, (422, 42201)),
         ("POST", "/subjects/a/versions", {"schema": '"int"', "schemaType": "XML"}, (422, 42201)),
         ("POST", "/subjects/a/versions", {"schema": '"int"', "references": [1]}, (422, 422)),
         ("POST", "/subjects/a/versions", b"nonsense", (400, 400)),
@@ -132,6 +140,7 @@ def test_avro_has_no_type_in_answers_and_others_have() -> None:
         ("POST", "/subjects/a/versions", {"schema": '"' + "x" * MOST_SCHEMA + '"'}, (422, 42209)),
         ("POST", f"/subjects/{quote(chr(7))}/versions", INT, (422, 42208)),
         ("PUT", "/config", {"compatibility": "SIDEWAYS"}, (422, 42203)),
+        ("PUT", "/config", {"compatibility": {"level": "FULL"}}, (422, 42203)),
         ("PUT", "/mode", {"mode": "SIDEWAYS"}, (422, 42204)),
         ("PUT", "/mode", {"mode": "IMPORT"}, (422, 42205)),
         ("DELETE", "/subjects/none", None, (404, 40401)),
@@ -139,6 +148,7 @@ def test_avro_has_no_type_in_answers_and_others_have() -> None:
         ("DELETE", "/subjects/a?permanent=true", None, (404, 40405)),
         ("DELETE", "/subjects/a/versions/1?permanent=true", None, (404, 40407)),
         ("POST", "/compatibility/subjects/a/versions/9", LONG, (404, 40402)),
+        ("POST", "/compatibility/subjects/none/versions/9", LONG, (404, 40402)),
         ("POST", "/compatibility/subjects/a/versions/1", {"schema": "{"}, (422, 42201)),
     ],
 )
@@ -224,7 +234,9 @@ def test_normalizing_finds_what_is_only_written_differently() -> None:
         other = {"schemaType": "JSON", "schema": '{"title":"x","type":"object"}'}
         await ask("POST", "/subjects/j/versions?normalize=true", one)
         assert (await ask("POST", "/subjects/j?normalize=true", other))[1]["version"] == 1
-        assert code(await ask("POST", "/subjects/j", one)) == (404, 40403)
+        assert (await ask("POST", "/subjects/j", one))[1]["version"] == 1
+        other["schema"] = '{"title":"y","type":"object"}'
+        assert code(await ask("POST", "/subjects/j", other)) == (404, 40403)
 
     conversation(talk)
 
@@ -286,6 +298,27 @@ def test_an_answer_given_before_a_change_is_not_given_after_it() -> None:
     conversation(talk)
 
 
+def test_what_is_answered_from_memory_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "_MOST_KEPT", 20_000)
+
+    async def talk() -> None:
+        registry = Registry(MemoryLog(), patience=5)
+        api = Api(registry)
+        application = Application([api.routes()])
+        async with registry.running():
+            schema = json.dumps({"type": "record", "name": "R", "doc": "x" * 5000, "fields": []})
+            await call(application, "POST", "/subjects/a/versions", {"schema": schema})
+            _, once, _ = await call(application, "GET", "/schemas/ids/1")
+            for asked in range(20):
+                assert (await call(application, "GET", f"/schemas/ids/1?asked={asked}"))[1] == once
+                await call(application, "GET", "/schemas/types")
+        kept = [question[0] for question in api._known]
+        assert kept.count(b"/schemas/ids/1") == 3
+        assert b"/schemas/types" in kept
+
+    asyncio.run(talk())
+
+
 def test_another_gateways_schema_is_found_at_once() -> None:
     async def main() -> None:
         log = MemoryLog()
@@ -324,6 +357,75 @@ def test_a_log_of_a_newer_version_stops_the_registry_rather_than_being_guessed_a
     newer = json.dumps({"v": FORMAT + 1, "basis": 0, "reads": [], "kind": "other"}).encode()
     log.entries.append(LogEntry(offset=0, key=b"", value=newer))
     conversation(talk, log)
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("application/json", "application/json"),
+        ("application/vnd.schemaregistry+json; q=0.9, application/vnd.schemaregistry.v2+json", None),
+        ("text/html, image/gif, *; q=.2, */*; q=.2", MEDIA.decode()),
+        ("application/json;q=0.5, application/vnd.schemaregistry.v1+json", MEDIA.decode()),
+        ("application/*", MEDIA.decode()),
+        ("text/*", "406"),
+        ("application/octet-stream", "406"),
+    ],
+)
+def test_the_media_type_is_the_one_that_is_asked_for(accept: str, expected: str | None) -> None:
+    async def main() -> None:
+        registry = Registry(MemoryLog())
+        application = Application([Api(registry).routes()])
+        async with registry.running():
+            headers = [(b"accept", accept.encode())]
+            status, _, kind = await call(application, "GET", "/subjects", None, headers)
+            missing = await call(application, "GET", "/subjects/none/versions", None, headers)
+            if expected == "406":
+                assert (status, missing[0]) == (406, 406)
+            else:
+                wanted = (expected or "application/vnd.schemaregistry+json").encode()
+                assert (status, kind, missing[2]) == (200, wanted, wanted)
+            form = [(b"content-type", b"application/x-www-form-urlencoded")]
+            assert (await call(application, "PUT", "/config", {"compatibility": "FULL"}, form))[0] == 415
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [("GET", "/subjects/a/nothing/here", 404), ("PATCH", "/subjects", 405), ("GET", "/config/a?defaultToGlobal", 404)],
+)
+def test_every_refusal_has_the_registrys_form(method: str, target: str, status: int) -> None:
+    async def talk(ask: Ask) -> None:
+        answer = await ask(method, target)
+        assert answer[0] == status
+        assert answer[1].keys() == {"error_code", "message"}
+
+    conversation(talk)
+
+
+@pytest.mark.parametrize("context", [":.x:", ".x", "x", quote(":.x:")])
+def test_a_client_that_is_given_a_base_path_stays_in_its_context(context: str) -> None:
+    async def talk(ask: Ask) -> None:
+        base = f"/contexts/{context}"
+        await ask("POST", "/subjects/a/versions", TEXT)
+        assert (await ask("POST", f"{base}/subjects/a/versions", INT))[1]["id"] == 1
+        assert await ask("GET", f"{base}/subjects") == (200, [":.x:a"])
+        assert await ask("GET", f"{base}/subjects/a/versions") == (200, [1])
+        assert (await ask("GET", f"{base}/subjects/{quote(':.x:a')}/versions/1"))[1]["schema"] == '"int"'
+        assert (await ask("GET", f"{base}/schemas/ids/1"))[1]["schema"] == '"int"'
+        assert (await ask("GET", f"{base}/schemas/ids/1?subject=a"))[1]["subject"] == ":.x:a"
+        assert [each["subject"] for each in (await ask("GET", f"{base}/schemas"))[1]] == [":.x:a"]
+        assert (await ask("PUT", f"{base}/config", {"compatibility": "NONE"}))[0] == 200
+        assert (await ask("GET", "/config"))[1] == {"compatibilityLevel": "BACKWARD"}
+        assert (await ask("GET", "/config/:.x:"))[1] == {"compatibilityLevel": "NONE"}
+        assert (await ask("PUT", f"{base}/mode/a", {"mode": "READONLY"}))[0] == 200
+        assert (await ask("GET", "/mode/:.x:a"))[1] == {"mode": "READONLY"}
+        assert (await ask("POST", f"{base}/compatibility/subjects/a/versions/1", LONG))[1] == {"is_compatible": True}
+        assert await ask("GET", f"{base}/schemas/types") == (200, ["JSON", "PROTOBUF", "AVRO"])
+        assert code(await ask("GET", base))[0] == 404
+        assert await ask("GET", "/contexts") == (200, [".", ".x"])
+
+    conversation(talk)
 
 
 def test_every_operation_is_documented() -> None:

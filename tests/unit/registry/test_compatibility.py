@@ -8,12 +8,15 @@ import pytest
 from headrace.registry import decisions
 from headrace.registry.compatibility import LEVELS
 from headrace.registry.errors import RegistryError
+from headrace.registry.judging import Inline
 from headrace.registry.parsing import Posted, SchemaParser
 from headrace.schema_log.records import Proposal
 from headrace.schema_log.state import RegistryState
 from tests.support.registry import cases_avro, cases_json, cases_protobuf
+from tests.support.registry.registering import now
 
 LIBRARY = SchemaParser()
+JUDGE = Inline(LIBRARY)
 
 
 def proto(syntax: str, body: str) -> str:
@@ -81,7 +84,7 @@ def accepted(level: str, *versions: tuple[str, ...]) -> list[bool]:
     state.apply(0, proposal)
     for names in versions:
         try:
-            decided = decisions.register(state, LIBRARY, "s", Posted(text=avro(names)), normalize=False)
+            decided = now(decisions.register(state, JUDGE, "s", Posted(text=avro(names)), normalize=False))
         except RegistryError:
             found.append(False)
         else:
@@ -125,8 +128,8 @@ def test_each_level_asks_its_own_question(
 
 def test_a_subject_keeps_to_one_type() -> None:
     state = RegistryState()
-    first = decisions.register(state, LIBRARY, "s", Posted(text=avro(V1)), normalize=False)
+    first = now(decisions.register(state, JUDGE, "s", Posted(text=avro(V1)), normalize=False))
     assert isinstance(first, Proposal)
     state.apply(0, first)
     with pytest.raises(RegistryError, match="different schema type"):
-        decisions.register(state, LIBRARY, "s", Posted(type="JSON", text="{}"), normalize=False)
+        now(decisions.register(state, JUDGE, "s", Posted(type="JSON", text="{}"), normalize=False))

@@ -94,7 +94,7 @@ def test_protobuf_is_read_and_written_by_message(registry: SchemaRegistry) -> No
     for message, value in [
         ("", {"id": "7", "lines": [{"sku": "a", "count": 2}]}),
         ("Other", {"name": "x"}),
-        ("shop.Order.Line", {"sku": "b"}),
+        ("shop.Order.Line", {"sku": "b", "count": 0}),
     ]:
         found = serde.decode(serde.encoder(schema, message)(value))
         assert found is not None

@@ -14,12 +14,12 @@ from headrace.client.aio.client import Client
 from headrace.client.core.handshake import ConnectionSettings
 from headrace.net.address import Address
 from headrace.registry.errors import RegistryError
-from headrace.registry.parsing import Posted, SchemaParser
+from headrace.registry.judging import Inline, Judge
+from headrace.registry.parsing import Posted
 from headrace.registry.service import Registry
 from headrace.registry.topic_log import SETTINGS, TopicLog
 from headrace.schema_log.records import TOPIC
 from headrace.testing import Broker
-from tests.support.registry.registering import register
 from tests.support.unreadable import plant
 
 pytestmark = pytest.mark.slow
@@ -34,11 +34,11 @@ def broker() -> Iterator[Broker]:
 
 
 @asynccontextmanager
-async def gateway(bootstrap: str, parser: SchemaParser) -> AsyncIterator[Registry]:
+async def gateway(bootstrap: str, judge: Judge) -> AsyncIterator[Registry]:
     host, port = bootstrap.split(":")
     settings = ConnectionSettings(client_id="registry", connect_timeout=60, request_timeout=120)
     client = Client([Address(host, int(port))], settings)
-    async with client, Registry(TopicLog(lambda: client), parser).running() as registry:
+    async with client, Registry(TopicLog(lambda: client), judge).running() as registry:
         yield registry
 
 
@@ -48,15 +48,15 @@ def schema(number: int) -> Posted:
 
 
 def test_a_thousand_schemas_from_four_gateways_have_the_same_dense_ids_everywhere(broker: Broker) -> None:
-    parser = SchemaParser()
+    judge = Inline()
 
     async def everything() -> tuple[set[int], list[object]]:
         async with AsyncExitStack() as stack:
-            gateways = [await stack.enter_async_context(gateway(broker.bootstrap, parser)) for _ in range(GATEWAYS)]
+            gateways = [await stack.enter_async_context(gateway(broker.bootstrap, judge)) for _ in range(GATEWAYS)]
 
             async def some(which: int) -> list[int]:
                 mine = gateways[which]
-                return [(await register(mine, f"s{n % 50}", schema(n))).id for n in range(which, SCHEMAS, GATEWAYS)]
+                return [(await mine.registered(f"s{n % 50}", schema(n))).id for n in range(which, SCHEMAS, GATEWAYS)]
 
             ids = [i for found in await asyncio.gather(*map(some, range(GATEWAYS))) for i in found]
             assert len(ids) == SCHEMAS
@@ -65,7 +65,7 @@ def test_a_thousand_schemas_from_four_gateways_have_the_same_dense_ids_everywher
             return set(ids), [each.state.subjects for each in gateways]
 
     async def again() -> object:
-        async with gateway(broker.bootstrap, parser) as registry:
+        async with gateway(broker.bootstrap, judge) as registry:
             await registry.catch_up()
             return registry.state.subjects
 
@@ -78,8 +78,8 @@ def test_a_thousand_schemas_from_four_gateways_have_the_same_dense_ids_everywher
 
 def test_the_topic_keeps_every_record_for_ever(broker: Broker) -> None:
     async def one() -> None:
-        async with gateway(broker.bootstrap, SchemaParser()) as registry:
-            await register(registry, "s", schema(1))
+        async with gateway(broker.bootstrap, Inline()) as registry:
+            await registry.registered("s", schema(1))
 
     asyncio.run(one())
     settings = Admin(broker.bootstrap).topic_overrides(TOPIC)
@@ -88,12 +88,12 @@ def test_the_topic_keeps_every_record_for_ever(broker: Broker) -> None:
 
 def test_a_log_without_its_beginning_is_not_guessed_at(broker: Broker) -> None:
     async def twice() -> None:
-        async with gateway(broker.bootstrap, SchemaParser()) as registry:
-            await register(registry, "s", schema(1))
-            await register(registry, "s", schema(2))
+        async with gateway(broker.bootstrap, Inline()) as registry:
+            await registry.registered("s", schema(1))
+            await registry.registered("s", schema(2))
 
     async def after() -> None:
-        async with gateway(broker.bootstrap, SchemaParser()) as registry:
+        async with gateway(broker.bootstrap, Inline()) as registry:
             with pytest.raises(RegistryError, match="has lost records") as refused:
                 await registry.catch_up()
             assert refused.value.code == 50001
@@ -106,14 +106,14 @@ def test_a_log_without_its_beginning_is_not_guessed_at(broker: Broker) -> None:
 
 
 def test_schemas_are_registered_and_found_around_batches_that_nobody_can_read(broker: Broker) -> None:
-    parser = SchemaParser()
+    judge = Inline()
 
     async def everything() -> tuple[int, int, int]:
-        async with gateway(broker.bootstrap, parser) as before:
-            first = (await register(before, "s", schema(1))).id
+        async with gateway(broker.bootstrap, judge) as before:
+            first = (await before.registered("s", schema(1))).id
             plant(broker, TOPIC)
-            second = (await register(before, "s", schema(2))).id
-        async with gateway(broker.bootstrap, parser) as after:
-            return first, second, (await register(after, "s", schema(2))).id
+            second = (await before.registered("s", schema(2))).id
+        async with gateway(broker.bootstrap, judge) as after:
+            return first, second, (await after.registered("s", schema(2))).id
 
     assert asyncio.run(everything()) == (1, 2, 2)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.replication.partition import Partition
-from headrace.replication.throttle import Throttle
+from headrace.replication.throttle import ReplicationThrottle
 from headrace.storage.log import Log
 from headrace.testing.disk import PowerLost
 from tests.support.intake import RULES
@@ -79,7 +79,7 @@ def test_what_was_appended_before_a_follower_asked_again_is_not_taken_for_fetche
     assert laggards(pair) == [frozenset({LEADER})]
 
 
-def diverged(throttle: Throttle | None = None) -> Pair:
+def diverged(throttle: ReplicationThrottle | None = None) -> Pair:
     """The follower led once, and has five records from then that nobody else has. The new leader has others.
 
     There is a second partition, with so much in it that an answer has no room for the first one.
@@ -107,7 +107,7 @@ def diverged(throttle: Throttle | None = None) -> Pair:
 def test_no_high_watermark_is_told_before_the_logs_agree(is_throttled: bool) -> None:
     throttle = None
     if is_throttled:
-        throttle = Throttle(lambda: 1_000, lambda: 0.0)
+        throttle = ReplicationThrottle(lambda: 1_000, lambda: 0.0)
         throttle.took(100_000)
     pair = diverged(throttle)
     leader, follower = pair.leaders[0], pair.followers[0]

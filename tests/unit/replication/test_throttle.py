@@ -17,7 +17,7 @@ from headrace.protocol.replicate import decode_positions, encode_progress
 from headrace.replication.follower_session import FollowerSession
 from headrace.replication.partition import Partition
 from headrace.replication.replica_fetch_state import ReplicaFetchState
-from headrace.replication.throttle import NO_LIMIT, Throttle
+from headrace.replication.throttle import NO_LIMIT, ReplicationThrottle
 from headrace.storage.flusher import Flusher
 from headrace.storage.manager import LogManager
 from headrace.storage.settings import LogSettings
@@ -68,9 +68,13 @@ class Rig:
         now = self.clock.monotonic
         limits = self.limits
         self.fetch_state = ReplicaFetchState(
-            self._later, lambda: None, lambda: 1, lambda: 1, (Throttle(lambda: limits.follower, now), FOLLOWER)
+            self._later,
+            lambda: None,
+            lambda: 1,
+            lambda: 1,
+            (ReplicationThrottle(lambda: limits.follower, now), FOLLOWER),
         )
-        self.follower_session = FollowerSession(FOLLOWER, self, now, Throttle(lambda: limits.leader, now))
+        self.follower_session = FollowerSession(FOLLOWER, self, now, ReplicationThrottle(lambda: limits.leader, now))
         self._logs = {broker: self._open_logs(broker) for broker in (LEADER, FOLLOWER)}
 
     def _open_logs(self, broker: int) -> LogManager:

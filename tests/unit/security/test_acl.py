@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import (
+from headrace.protocol.acl import (
     CLUSTER_NAME,
-    OPERATIONS,
     AclBinding,
     AclEntry,
     AclFilter,
@@ -16,14 +14,9 @@ from headrace.security.acl import (
     PermissionType,
     ResourcePattern,
     ResourceType,
-    acl_of,
-    check_binding,
-    entry_key,
-    entry_name,
-    member,
-    resource_of,
-    taken,
 )
+from headrace.protocol.errors import CodedError, ErrorCode
+from headrace.security.acl import OPERATIONS, acl_of, check_binding, entry_key, entry_name, member, resource_of, taken
 
 ENTRY = AclEntry(principal="User:alice", host="*", operation=AclOperation.READ, permission=PermissionType.ALLOW)
 

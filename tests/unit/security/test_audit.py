@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.security.acl import AclOperation, ResourceType
+from headrace.protocol.acl import AclOperation, ResourceType
 from headrace.security.audit import (
     LONG_WINDOW_SECONDS,
     MOST_LINES,
@@ -20,8 +20,8 @@ from headrace.security.audit import (
     AuditKind,
     AuditLevel,
     AuditLog,
+    AuditOutcome,
     AuditTarget,
-    Outcome,
     Queued,
     denial,
     encode,
@@ -52,7 +52,7 @@ def admin(*names: str, principal: str = "User:root") -> AuditEvent:
     return AuditEvent(
         kind=AuditKind.ADMIN,
         operation="CreateTopics",
-        outcome=Outcome.SUCCEEDED,
+        outcome=AuditOutcome.SUCCEEDED,
         principal=principal,
         host="10.0.0.1",
         resources=tuple(AuditedResource(type="Topic", name=name) for name in names),

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from headrace.cluster.entries import EntryKind
 from headrace.cluster.image import ClusterImage
 from headrace.config import BrokerConfig, ConfigError
-from headrace.security import authorizer as module
-from headrace.security.acl import (
+from headrace.protocol.acl import (
     CLUSTER_NAME,
     AclBinding,
     AclEntry,
@@ -20,9 +19,9 @@ from headrace.security.acl import (
     PermissionType,
     ResourcePattern,
     ResourceType,
-    entry_key,
-    entry_name,
 )
+from headrace.security import authorizer as module
+from headrace.security.acl import entry_key, entry_name
 from headrace.security.authorizer import Authorizer, authorizer_of
 
 HERE = "10.0.0.1"
@@ -130,6 +129,18 @@ def test_to_be_denied_to_read_does_not_keep_from_describing() -> None:
 )
 def test_an_acl_counts_at_its_address_however_that_is_written(given_host: str, asked: str, is_allowed: bool) -> None:
     assert may(authorizer(acl(host=given_host)), host=asked) is is_allowed
+
+
+@pytest.mark.parametrize("waiting", ["payments.headrace-delayed", "payments.headrace-schedules"])
+@pytest.mark.parametrize("operation", [Op.READ, Op.WRITE, Op.DELETE])
+def test_topics_in_which_messages_wait_are_no_way_around_a_denial(waiting: str, operation: AclOperation) -> None:
+    everything = acl("*", operation)
+    decides = authorizer(everything, acl("payments", operation, denied=True))
+    assert not decides.allows("User:alice", HERE, operation, TOPIC, waiting)
+    assert decides.allows("User:alice", HERE, operation, TOPIC, waiting.replace("payments", "orders"))
+    only_waiting = authorizer(acl(waiting, operation))
+    assert not only_waiting.allows("User:alice", HERE, operation, TOPIC, waiting)
+    assert authorizer(acl("pay", operation, prefixed=True)).allows("User:alice", HERE, operation, TOPIC, waiting)
 
 
 def test_kinds_of_resources_have_nothing_to_do_with_each_other() -> None:
@@ -363,3 +374,35 @@ def test_super_users_that_are_no_principals_are_refused(given_users: str) -> Non
 def test_a_binding_can_be_kept_and_compared() -> None:
     assert replace(acl(), entry=acl().entry) == acl()
     assert len({acl(), acl(), acl(denied=True)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("bindings", "may"),
+    [
+        ([acl("*", Op.WRITE)], False),
+        ([acl("*", Op.ALL)], False),
+        ([acl("_", Op.WRITE, prefixed=True)], False),
+        ([acl("__", Op.ALL, who="User:*", prefixed=True)], False),
+        ([acl("__headrace_pipelines", Op.WRITE)], True),
+        ([acl("__headrace_pipelines", Op.WRITE, who="User:*")], True),
+        ([acl("__headrace", Op.WRITE, prefixed=True)], True),
+        ([acl("__headrace_pipelines", Op.READ), acl("*", Op.WRITE)], False),
+        ([acl("__headrace_pipelines", Op.WRITE, host="10.0.0.2")], False),
+        ([acl("__headrace_pipelines", Op.WRITE), acl("*", Op.WRITE, denied=True)], False),
+        ([acl(CLUSTER_NAME, Op.ALTER, kind=ResourceType.CLUSTER)], True),
+        ([acl(CLUSTER_NAME, Op.CREATE, kind=ResourceType.CLUSTER)], False),
+        ([acl(CLUSTER_NAME, Op.ALTER, kind=ResourceType.CLUSTER), acl("_", Op.ALL, prefixed=True, denied=True)], False),
+    ],
+)
+def test_only_those_may_deploy_pipelines_who_were_given_that_by_name(bindings: list[AclBinding], may: bool) -> None:
+    """A pipeline is code that a service runs: a right to write to every topic was not meant to give that."""
+    found = authorizer(*bindings)
+    assert found.allows("User:alice", HERE, Op.WRITE, TOPIC, "__headrace_pipelines") is may
+    assert found.allows("User:root", HERE, Op.WRITE, TOPIC, "__headrace_pipelines")
+
+
+def test_where_topics_without_acls_are_open_deploying_is_not_once_the_cluster_has_acls() -> None:
+    found = authorizer(acl(CLUSTER_NAME, Op.ALTER, who="User:bob", kind=ResourceType.CLUSTER), allows_without_acls=True)
+    assert found.allows("User:alice", HERE, Op.WRITE, TOPIC, "orders")
+    assert not found.allows("User:alice", HERE, Op.WRITE, TOPIC, "__headrace_pipelines")
+    assert found.allows("User:bob", HERE, Op.WRITE, TOPIC, "__headrace_pipelines")

@@ -125,6 +125,8 @@ RULES = {
     r"RULE:^CN=(.*?),.*$/\$1/": "$1",
     "RULE:^CN=(.*?),.*$//,DEFAULT": "",
     "RULE:^CN=bob$/bob/": None,
+    r"RULE:^CN=(?!bob)(\w+) (?:.*)$/$1/": "Alice",  # RE2 does not look ahead
+    r"RULE:^CN=(.).*,C=(.)H$/$1$2/": "AC",
     "ALL": ValueError,
     "RULE:a": ValueError,
     "RULE:a/b": ValueError,
@@ -190,3 +192,17 @@ def test_what_is_no_rule_is_refused_by_its_name() -> None:
         PrincipalMapping("ALL")
     with pytest.raises(ValueError, match="is no pattern"):
         PrincipalMapping("RULE:(/x/")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "RULE:^CN=(.*?),OU=(.*?),O=(.*?),OU=(.*?),L=(.*?)$/$1/",
+        "RULE:^CN=(?!x)(.*?),OU=(.*?),O=(.*?),OU=(.*?),L=(.*?)$/$1/",
+        r"RULE:^((\w|\W)+)+!$/$1/",
+    ],
+)
+def test_no_name_keeps_a_rule_busy(rule: str) -> None:
+    steps = "CN=" + ",OU=,O=" * 10_000
+    with pytest.raises(NoRuleApplies):
+        PrincipalMapping(rule).principal(steps)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from headrace.client.core.sasl import OAuthBearer as Client
+from headrace.client.core.sasl import OAuthBearerClient as Client
 from headrace.security.sasl.exchange import AuthenticationFailed, Done, Wait
 from headrace.security.sasl.keys import KeyBook, KeySet, KeysUnavailable, fetch_keys, parse_keys
-from headrace.security.sasl.oauthbearer import OAuthBearer, SigningKey, TokenRules
+from headrace.security.sasl.oauthbearer import OAuthBearerServer, SigningKey, TokenRules
 from headrace.testing.loop import run_virtual
 
 NOW: Final = 1_800_000_000
@@ -66,7 +66,7 @@ def token(claims: Mapping[str, Any] = GOOD, key: Any = RSA, algorithm: str = "RS
 
 
 def shown(text: str, rules: TokenRules | None = None, keys: Any = KNOWN) -> Done:
-    done = OAuthBearer(keys, rules or TokenRules(), StoppedClock()).step(Client(text).first())
+    done = OAuthBearerServer(keys, rules or TokenRules(), StoppedClock()).step(Client(text).first())
     assert isinstance(done, Done)
     return done
 
@@ -199,13 +199,13 @@ def test_a_token_without_the_id_of_its_key_counts_where_one_key_fits_alone() -> 
 )
 def test_what_is_no_token_is_refused(message: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
-        OAuthBearer(KNOWN, TokenRules(), StoppedClock()).step(message)
+        OAuthBearerServer(KNOWN, TokenRules(), StoppedClock()).step(message)
 
 
 def test_no_name_but_ones_own_may_be_given() -> None:
     def step(authorization_id: str) -> Done | Wait:
         message = f"n,a={authorization_id},\x01auth=Bearer {token()}\x01host=h\x01\x01".encode()
-        return OAuthBearer(KNOWN, TokenRules(), StoppedClock()).step(message)
+        return OAuthBearerServer(KNOWN, TokenRules(), StoppedClock()).step(message)
 
     assert isinstance(step("alice"), Done)
     with pytest.raises(AuthenticationFailed):
@@ -217,7 +217,7 @@ def test_no_bytes_at_all_are_more_than_refused(head: bytes, claims: bytes, signa
     parts = (base64.urlsafe_b64encode(part).rstrip(b"=") for part in (head, claims, signature))
     for message in (head + claims, b"n,,\x01auth=Bearer " + b".".join(parts) + b"\x01\x01"):
         with pytest.raises(AuthenticationFailed):
-            OAuthBearer(KNOWN, TokenRules(), StoppedClock()).step(message)
+            OAuthBearerServer(KNOWN, TokenRules(), StoppedClock()).step(message)
 
 
 class Published:
@@ -254,7 +254,7 @@ def test_a_new_key_is_fetched_when_it_is_met_and_not_for_every_stranger() -> Non
         book = there.book()
         assert await book.refresh()
         await asyncio.sleep(20)
-        exchange = OAuthBearer(book, TokenRules(), StoppedClock())
+        exchange = OAuthBearerServer(book, TokenRules(), StoppedClock())
         message = Client(token(key=OTHER)).first()
         wait = exchange.step(message)
         assert isinstance(wait, Wait)
@@ -263,7 +263,7 @@ def test_a_new_key_is_fetched_when_it_is_met_and_not_for_every_stranger() -> Non
         assert isinstance(exchange.step(message), Done)
         stranger = RSAKey.generate_key(2048, {"kid": "stranger"})
         with pytest.raises(AuthenticationFailed):
-            OAuthBearer(book, TokenRules(), StoppedClock()).step(Client(token(key=stranger)).first())
+            OAuthBearerServer(book, TokenRules(), StoppedClock()).step(Client(token(key=stranger)).first())
         assert there.fetches == 2
 
     run_virtual(main)
@@ -272,7 +272,7 @@ def test_a_new_key_is_fetched_when_it_is_met_and_not_for_every_stranger() -> Non
 def test_who_waited_in_vain_is_refused() -> None:
     async def main() -> None:
         book = Published(published(RSA)).book()
-        exchange = OAuthBearer(book, TokenRules(), StoppedClock())
+        exchange = OAuthBearerServer(book, TokenRules(), StoppedClock())
         message = Client(token(key=OTHER)).first()
         wait = exchange.step(message)
         assert isinstance(wait, Wait)

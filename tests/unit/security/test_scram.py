@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.core.sasl import Scram as ScramClient
+from headrace.client.core.sasl import ScramClient
 from headrace.cluster.entries import EntryKind
 from headrace.cluster.image import ClusterImage
 from headrace.protocol.scram import ScramMechanism, encoded, escaped, pairs, sign, unescaped
 from headrace.security.sasl.credentials import FoundCredential, ScramCredential, ScramUsers
-from headrace.security.sasl.exchange import AuthenticationFailed, Challenge, Done, Exchange
+from headrace.security.sasl.exchange import AuthenticationFailed, Challenge, Done, SaslServer
 from headrace.security.sasl.scram import FoundUser, scram
 
 SECRET: Final = b"of the cluster"
@@ -40,17 +40,17 @@ def no_tokens(mechanism: ScramMechanism, token_id: str) -> FoundUser:
 ALICE: Final = users(alice="s3cret")
 
 
-def begun(known: ScramUsers = ALICE, mechanism: ScramMechanism = ScramMechanism.SHA_256) -> Exchange:
+def begun(known: ScramUsers = ALICE, mechanism: ScramMechanism = ScramMechanism.SHA_256) -> SaslServer:
     return scram(mechanism, known.find, no_tokens, lambda: "theirs")()
 
 
-def asked(exchange: Exchange, first: bytes) -> dict[str, str]:
+def asked(exchange: SaslServer, first: bytes) -> dict[str, str]:
     step = exchange.step(first)
     assert isinstance(step, Challenge)
     return dict(pairs(step.token.decode()))
 
 
-def logged_in(exchange: Exchange, client: ScramClient) -> Done:
+def logged_in(exchange: SaslServer, client: ScramClient) -> Done:
     challenge = exchange.step(client.first())
     assert isinstance(challenge, Challenge)
     done = exchange.step(client.answer(challenge.token))

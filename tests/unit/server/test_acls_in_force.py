@@ -17,9 +17,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from headrace.protocol.acl import CLUSTER_NAME, PatternType
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode
-from headrace.security.acl import CLUSTER_NAME, PatternType
 from headrace.testing import Broker
 from tests.support.acls import CLIENTS, CLUSTER, EVERY_ACL, GROUPS, IDS, SETTINGS, TOPICS, Op, Right, acl, ask, login
 from tests.support.process import wait_for

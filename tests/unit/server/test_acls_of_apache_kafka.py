@@ -9,7 +9,7 @@ import pytest
 from headrace.protocol.api import SUPPORTED
 from headrace.testing import Broker
 from tests.support.acls import ALLOWED, CLIENTS, ROWS, SETTINGS, USERS, Row, expected, login, outcomes, prepare
-from tests.support.apache_kafka import ApacheKafka
+from tests.support.apache_kafka import WITH_SHARE_GROUPS, ApacheKafka
 from tests.support.maven import Unavailable
 from tests.support.process import free_port
 from tests.support.wire import Wire
@@ -37,6 +37,7 @@ def _kafka(directory: Path) -> ApacheKafka:
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:super;User:ANONYMOUS",
             "delegation.token.secret.key": "a secret of this test",
+            "group.coordinator.rebalance.protocols": "classic,consumer,share",
         },
         client={
             "security.protocol": "SASL_PLAINTEXT",
@@ -44,6 +45,7 @@ def _kafka(directory: Path) -> ApacheKafka:
             "sasl.username": "super",
             "sasl.password": "super-secret",
         },
+        version=WITH_SHARE_GROUPS,
     )
     kafka.bootstrap = f"127.0.0.1:{port}"
     return kafka

@@ -224,7 +224,7 @@ def is_supported(key: int, version: int) -> bool:
     return versions is not None and versions.min <= version <= versions.peers_max
 
 
-@pytest.mark.parametrize(("key", "version"), [(84, 0), (86, 0)])
+@pytest.mark.parametrize(("key", "version"), [(89, 0), (89, 1)])
 def test_a_layout_without_a_code_is_not_used_to_refuse(broker: Broker, key: int, version: int) -> None:
     with Wire(broker.bootstrap) as wire:
         wire.send_body(key, version, b"")

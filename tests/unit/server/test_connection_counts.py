@@ -23,6 +23,8 @@ from headrace.testing import Broker
 from tests.support.quotas import set_quotas
 from tests.support.wire import Wire, request
 
+pytestmark = pytest.mark.slow
+
 NEAR, FAR, OTHER = "127.0.0.1", "10.0.0.1", "10.0.0.2"
 UNLIMITED = 1 << 40
 
@@ -41,8 +43,8 @@ def clock() -> Clock:
 
 
 def counts_of(clock: Clock, caps: Caps, quotas: dict[str, float] | None = None) -> ConnectionCounts:
-    quotas = quotas or {}
-    return ConnectionCounts(cast(asyncio.AbstractEventLoop, clock), lambda: caps, quota=quotas.get)
+    named = {address: (rate, address) for address, rate in (quotas or {}).items()}
+    return ConnectionCounts(cast(asyncio.AbstractEventLoop, clock), lambda: caps, quota=named.get)
 
 
 def come(counts: ConnectionCounts, address: str, times: int = 1) -> list[RefusalReason]:
@@ -82,6 +84,30 @@ def test_only_remote_addresses_are_capped_by_default(clock: Clock) -> None:
     counts = counts_of(clock, Caps(UNLIMITED, UNLIMITED, remote_address=2, remote_rate=1000))
     assert come(counts, NEAR, 5000) == []
     assert come(counts, FAR, 3) == [RefusalReason.ADDRESS]
+
+
+def test_all_addresses_of_one_subscriber_of_ipv6_are_capped_together(clock: Clock) -> None:
+    proxy = "2001:db8:0:1::5"
+    counts = counts_of(clock, Caps(UNLIMITED, UNLIMITED, overrides={proxy: 4}, remote_address=3, remote_rate=5))
+    assert come(counts, proxy, 9) == [RefusalReason.ADDRESS] * 5, (
+        "it has a number of its own, and takes none of others'"
+    )
+    taken = [not come(counts, f"2001:db8:0:1::{number:x}") for number in range(16, 26)]
+    assert taken == [True] * 3 + [False] * 7
+    assert come(counts, "2001:db8:0:2::1") == []
+    counts.closed("2001:db8:0:1::10")
+    assert come(counts, "2001:db8:0:1:ffff::1", 2) == [RefusalReason.ADDRESS]
+    for address in [*[proxy] * 4, *(f"2001:db8:0:1::{number:x}" for number in (17, 18)), "2001:db8:0:1:ffff::1"]:
+        counts.closed(address)
+    counts.closed("2001:db8:0:2::1")
+    assert not counts._per_address, "nothing is remembered of who is gone"
+
+
+def test_all_addresses_of_one_subscriber_of_ipv6_have_one_rate(clock: Clock) -> None:
+    counts = counts_of(clock, Caps(UNLIMITED, UNLIMITED, remote_rate=5))
+    refused = [come(counts, f"2001:db8::{number:x}") for number in range(1, 101)]
+    assert sum(map(len, refused)) == 100 - 51
+    assert come(counts, "2001:db8:0:1::1") == []
 
 
 def test_who_connects_too_fast_is_refused_until_it_has_waited(clock: Clock) -> None:

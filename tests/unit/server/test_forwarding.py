@@ -12,7 +12,7 @@ from headrace.net.peers import PeerUnreachable
 from headrace.protocol.api import SUPPORTED, ApiKey
 from headrace.protocol.encode import blank_response, encode_request, encode_response
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.peer import InternalApi, Message
+from headrace.protocol.peer import InternalApi, PeerMessage
 from headrace.server.clustered.forwarding import CONTROLLER_APIS, refusal
 from headrace.server.context import RequestInfo
 from headrace.server.dispatch import decode_body
@@ -227,7 +227,7 @@ def test_only_what_is_the_controllers_is_carried_out_for_other_brokers(values: d
         async with trio(2) as three:
             who = {"client_id": None, "principal": "User:a", "host": "h"}
             with pytest.raises(CodedError) as raised:
-                await three.nodes[0].peers.send(2, InternalApi.FORWARD, Message({**who, **values}, b""))
+                await three.nodes[0].peers.send(2, InternalApi.FORWARD, PeerMessage({**who, **values}, b""))
             assert raised.value.code is code
 
     run_virtual(main)
@@ -237,7 +237,7 @@ def test_who_forwards_to_itself_would_be_a_loop_and_is_refused() -> None:
     async def main() -> None:
         async with trio(1) as three:
             with pytest.raises(PeerUnreachable):
-                await three.nodes[0].peers.send(1, InternalApi.FORWARD, Message({}, b""))
+                await three.nodes[0].peers.send(1, InternalApi.FORWARD, PeerMessage({}, b""))
 
     run_virtual(main)
 

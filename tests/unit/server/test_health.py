@@ -10,7 +10,7 @@ import pytest
 from headrace.client.columnar.settings import ClientSettings
 from headrace.client.core.health import describe_health_request, read_health
 from headrace.cluster.image import NO_LEADER, ClusterImage, PartitionState, Topic
-from headrace.health import Code, HealthReport
+from headrace.health import HealthReport, ProblemCode
 from headrace.net.address import Address
 from headrace.net.network import Network
 from headrace.ops.health import Unheard, ask_health, complaints
@@ -35,7 +35,7 @@ async def health_of(network: Network, address: Address, version: int = 0) -> Hea
         link.close()
 
 
-def codes(report: HealthReport) -> set[Code]:
+def codes(report: HealthReport) -> set[ProblemCode]:
     return {problem.code for problem in report.problems}
 
 
@@ -94,8 +94,8 @@ def test_a_broker_without_its_store_names_it_and_is_not_ready() -> None:
         await cluster.until(lambda: first.id not in cluster.registered(), "a session ends")
         report = await health_of(client, first.address)
         assert not report.ready
-        assert Code.STORE_UNREACHABLE in codes(report)
-        assert next(p for p in report.problems if p.code is Code.STORE_UNREACHABLE).subject == "simulated:2181"
+        assert ProblemCode.STORE_UNREACHABLE in codes(report)
+        assert next(p for p in report.problems if p.code is ProblemCode.STORE_UNREACHABLE).subject == "simulated:2181"
         first.heal_store()
         await cluster.until(lambda: first.id in cluster.registered(), "it registers again")
         health = first.broker.health
@@ -124,7 +124,7 @@ def test_a_clock_that_has_jumped_is_told_until_it_is_back() -> None:
         client, machine = cluster.network.host("client"), cluster[0]
         machine.set_clock(10 * 24 * 3_600_000)
         report = await health_of(client, machine.address)
-        assert codes(report) == {Code.CLOCK_JUMPED}
+        assert codes(report) == {ProblemCode.CLOCK_JUMPED}
         assert report.ready, "others would not be better off without it"
         assert "10 days" in report.problems[0].message
         machine.set_clock(0)

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from headrace.client.core.sasl import Scram
+from headrace.client.core.sasl import ScramClient
 from headrace.protocol.api import ApiKey
 from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import encode_request
@@ -49,7 +49,7 @@ class Entrance:
                 return b""
         return answer
 
-    def challenge(self, mechanism: str, exchange: Scram, after: Random, sound: list[bytes]) -> None:
+    def challenge(self, mechanism: str, exchange: ScramClient, after: Random, sound: list[bytes]) -> None:
         """A sound first step, and a second that was tampered with."""
         with socket.create_connection(self.address, 20) as sock:
             try:
@@ -94,6 +94,7 @@ VERSIONS: Final = frame(ApiKey.API_VERSIONS, 0, b"")
 def entrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Entrance]:
     for name in ("FIRST_DELAY", "LONGEST_DELAY", "LONGEST_PAUSE"):
         monkeypatch.setattr(f"headrace.security.failed_logins.{name}", 0.0)
+    monkeypatch.setattr("headrace.security.failed_logins.WRONG_A_SECOND", 1e9)
     admitted: set[str] = set()
     admit = Authenticator.admit
 
@@ -112,8 +113,8 @@ def attack(entrance: Entrance, cases: int, seed: int) -> None:
     random = Random(seed)
     tokens = [
         f"\0{ALICE}\0guess".encode(),
-        Scram("SCRAM-SHA-256", ALICE, "guess").first(),
-        Scram("SCRAM-SHA-512", "mallory", "guess").first() + b",tokenauth=true",
+        ScramClient("SCRAM-SHA-256", ALICE, "guess").first(),
+        ScramClient("SCRAM-SHA-512", "mallory", "guess").first() + b",tokenauth=true",
         b"c=biws,r=mine,p=AAAA",
         f"n,,\x01auth=Bearer {entrance.issuer.token(seconds=-60)}\x01\x01".encode(),
         b"n,,\x01auth=Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJyb290In0.\x01\x01",
@@ -125,7 +126,7 @@ def attack(entrance: Entrance, cases: int, seed: int) -> None:
         if random.random() < 0.7:
             token = mutated(random, token, tokens)
         if random.random() < 0.1 and mechanism.startswith("SCRAM"):
-            entrance.challenge(mechanism, Scram(mechanism, ALICE, "guess", f"nonce{case}"), random, tokens)
+            entrance.challenge(mechanism, ScramClient(mechanism, ALICE, "guess", f"nonce{case}"), random, tokens)
             continue
         first = handshake(mechanism, random.choice((0, 1, 1, 1)))
         frames = [VERSIONS, first, random.choice((authenticate, authenticate, bare))(token), METADATA]

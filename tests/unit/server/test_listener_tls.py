@@ -12,7 +12,7 @@ import uvloop
 from structlog.testing import capture_logs
 
 from headrace.config import BrokerConfig, ConfigError
-from headrace.health import Code
+from headrace.health import ProblemCode
 from headrace.metrics.exposition import render
 from headrace.net.keystore import read_pem
 from headrace.net.tls import ServerTls, ServerTlsSettings
@@ -74,7 +74,7 @@ def test_a_listener_beyond_this_machine_is_not_opened_to_all_while_it_runs_unles
     config.use_dynamic(cluster={"ssl.client.auth": "none"}, own={})
     assert watched(tls) == [f"TLS certificate {'renewed' if allowed else 'refused'}"]
     assert tls.tls.settings.client_auth == ("none" if allowed else "required")
-    assert [problem.code for problem in tls.problems()] == ([] if allowed else [Code.CERTIFICATE_REFUSED])
+    assert [problem.code for problem in tls.problems()] == ([] if allowed else [ProblemCode.CERTIFICATE_REFUSED])
 
 
 def test_a_certificate_that_is_replaced_is_taken_up_and_a_bad_one_is_not(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_certificate_that_is_replaced_is_taken_up_and_a_bad_one_is_not(tmp_pat
     assert watched(tls) == ["TLS certificate refused"]
     assert watched(tls) == []  # once for each change
     (problem,) = tls.problems()
-    assert problem.code is Code.CERTIFICATE_REFUSED
+    assert problem.code is ProblemCode.CERTIFICATE_REFUSED
     assert "the key is not that of the certificate" in problem.message
     assert tls.tls.context is now
     (tmp_path / "server.pem").unlink()
@@ -150,9 +150,9 @@ def test_operators_are_warned_before_a_certificate_expires(tmp_path: Path) -> No
     clock.now = tls.tls.certificate.expires - timedelta(days=15)
     assert list(tls.problems()) == []
     clock.now = tls.tls.certificate.expires - timedelta(days=13, hours=23)
-    assert [(p.code, "in 13 day(s)" in p.message) for p in tls.problems()] == [(Code.CERTIFICATE_EXPIRES, True)]
+    assert [(p.code, "in 13 day(s)" in p.message) for p in tls.problems()] == [(ProblemCode.CERTIFICATE_EXPIRES, True)]
     clock.now = tls.tls.certificate.expires + timedelta(seconds=1)
-    assert [p.code for p in tls.problems()] == [Code.CERTIFICATE_EXPIRED]
+    assert [p.code for p in tls.problems()] == [ProblemCode.CERTIFICATE_EXPIRED]
 
 
 def test_handshakes_and_expiry_are_metrics_and_problems_are_reported(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_handshakes_and_expiry_are_metrics_and_problems_are_reported(tmp_path: P
             (expiry,) = re.findall(r'\nheadrace_tls_certificate_expiry_timestamp_seconds{listener="ssl"} (\S+)', text)
             assert float(expiry) == soon.certificate.not_valid_after_utc.timestamp()
             report = await broker.health.report()
-            assert Code.CERTIFICATE_EXPIRES in {problem.code for problem in report.problems}
+            assert ProblemCode.CERTIFICATE_EXPIRES in {problem.code for problem in report.problems}
             assert report.ready
         finally:
             await broker.stop()

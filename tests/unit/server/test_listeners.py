@@ -12,6 +12,8 @@ from headrace.net.ports import free_ports
 from headrace.testing import Broker
 from tests.support.cli import Run, run
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["run"]
 
 PLAIN = "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT"

@@ -12,7 +12,7 @@ from headrace.net.network import Link, LinkClosed
 from headrace.protocol.api import PEERS_ONLY, SUPPORTED, ApiKey
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
-from headrace.protocol.peer import InternalApi, Message, checked, decode_message, encode_message
+from headrace.protocol.peer import InternalApi, PeerMessage, checked, decode_message, encode_message
 from headrace.security.hello import Greeting, Role
 from headrace.server.clustered.peers import PeerIdentity, greet
 from headrace.server.context import Context, RequestInfo
@@ -24,6 +24,7 @@ from headrace.testing.network import SimulatedNetwork
 from tests.support.nodes import CLUSTER, SECRET, Cluster, Node, topics_request
 from tests.support.wire import Wire
 
+FOR_CLIENTS = {InternalApi.DESCRIBE_HEALTH, InternalApi.DESCRIBE_RIGHTS, InternalApi.UPDATE_LEVEL}
 OPENING: dict[str, Any] = {"cluster": CLUSTER, "from": 1, "to": 2, "epoch": 7, "nonce": "ab"}
 Play = Callable[[Node, Link], Awaitable[None]]
 
@@ -43,8 +44,8 @@ def played(play: Play, users: dict[str, str] | None = None) -> None:
     run_virtual(main)
 
 
-async def say(link: Link, values: dict[str, Any], api: int = InternalApi.HELLO) -> Message:
-    answer = await link.ask([pack(">hhih", api, 0, 5, -1), *encode_message(Message(values))])
+async def say(link: Link, values: dict[str, Any], api: int = InternalApi.HELLO) -> PeerMessage:
+    answer = await link.ask([pack(">hhih", api, 0, 5, -1), *encode_message(PeerMessage(values))])
     assert answer[:4] == pack(">i", 5)
     return decode_message(answer[4:])
 
@@ -57,7 +58,7 @@ async def is_closed_by(link: Link, api: int, body: bytes = b"\0\0\0\2{}") -> boo
     return False
 
 
-def proof_for(answer: Message, secret: bytes = SECRET) -> dict[str, Any]:
+def proof_for(answer: PeerMessage, secret: bytes = SECRET) -> dict[str, Any]:
     greeting = Greeting(
         cluster_id=CLUSTER,
         asker=1,
@@ -251,7 +252,7 @@ def test_a_client_that_says_it_is_a_replica_is_refused(headrace_broker: Broker, 
 
 
 def test_a_lone_broker_closes_what_is_meant_for_a_cluster(headrace_broker: Broker) -> None:
-    for api in set(InternalApi) - {InternalApi.DESCRIBE_HEALTH, InternalApi.UPDATE_LEVEL}:
+    for api in set(InternalApi) - FOR_CLIENTS:
         with Wire(headrace_broker.bootstrap) as wire:
             wire.send_frame(pack(">hhih", api, 0, 5, -1) + b"\0\0\0\2{}")
             assert wire.is_closed()

@@ -14,7 +14,7 @@ from headrace.net.peers import PeerUnreachable, Purpose
 from headrace.net.tcp import TcpNetwork
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.protocol.peer import InternalApi, Message
+from headrace.protocol.peer import InternalApi, PeerMessage
 from headrace.security.hello import Greeting, Role
 from headrace.testing.loop import run_virtual
 from headrace.testing.network import SimulatedNetwork
@@ -66,7 +66,7 @@ def test_the_same_over_real_sockets_with_a_large_attachment() -> None:
         await one.start()
         await two.start()
         content = bytes(range(256)) * 3000
-        answer = await one.peers.send(2, InternalApi.FEED, Message({"number": 5}, content))
+        answer = await one.peers.send(2, InternalApi.FEED, PeerMessage({"number": 5}, content))
         assert answer.values == {"from": 2, "number": 5}
         assert bytes(answer.attachment) == content[::-1]
         assert await two.peers.tell(1, InternalApi.FEED, {}) == {"from": 1}

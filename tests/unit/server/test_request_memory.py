@@ -58,7 +58,7 @@ class Client:
         space = self.inbox.space()
         if not space:
             self.is_waiting = True
-            self.memory.wait(self, self.inbox.wanted)
+            self.memory.wait(self, self.inbox.memory_needed)
             return
         count = min(len(space), self.piece, len(self.frame) - self.sent)
         space[:count] = self.frame[self.sent : self.sent + count]

@@ -24,7 +24,8 @@ from headrace.protocol.errors import CodedError, ErrorCode, RecordsRefused
 from headrace.protocol.produce import PartitionAnswer, TopicRecords, write_response
 from headrace.protocol.records import Record, encode_batch, encode_marker
 from headrace.registry import decisions
-from headrace.registry.parsing import Posted, SchemaParser
+from headrace.registry.judging import Inline
+from headrace.registry.parsing import Posted
 from headrace.registry.service import Registry
 from headrace.registry.topic_log import TopicLog
 from headrace.schema_log.records import TOPIC, Proposal, encode
@@ -32,10 +33,10 @@ from headrace.schema_log.state import RegistryState
 from headrace.server.registry_reader import RegistryReader, slice_of
 from headrace.server.schema_book import SchemaBook, Slice, named_schemas
 from headrace.testing import Broker
-from tests.support.registry.registering import register
+from tests.support.registry.registering import now
 from tests.support.unreadable import unreadable
 
-LIBRARY = SchemaParser()
+LIBRARY = Inline()
 
 
 def framed(schema_id: int, rest: bytes = b"x") -> bytes:
@@ -48,7 +49,7 @@ def registrations(*subjects: str) -> list[bytes]:
     log = []
     for number, subject in enumerate(subjects):
         text = f'{{"type":"enum","name":"E","symbols":["A"],"default":"A","doc":"{number}"}}'
-        proposal = decisions.register(state, LIBRARY, subject, Posted(text=text), normalize=False)
+        proposal = now(decisions.register(state, LIBRARY, subject, Posted(text=text), normalize=False))
         assert isinstance(proposal, Proposal)
         state.apply(number, proposal)
         log.append(encode(proposal))
@@ -188,7 +189,7 @@ def registered(broker: Broker, subject: str) -> int:
         client = Client([Address(host, int(port))], settings)
         async with client, Registry(TopicLog(lambda: client), LIBRARY).running() as registry:
             posted = Posted(text=f'{{"type":"fixed","name":"{subject[0]}","size":1}}')
-            return (await register(registry, subject, posted)).id
+            return (await registry.registered(subject, posted)).id
 
     return asyncio.run(main())
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from headrace.client.core.sasl import Scram
+from headrace.client.core.sasl import ScramClient
 from headrace.cluster.entries import EntryKind
 from headrace.cluster.image import ClusterImage
 from headrace.net.network import LinkClosed
@@ -265,7 +265,7 @@ def no_tokens(mechanism: ScramMechanism, token_id: str) -> FoundUser:
 def test_scram_takes_two_steps_each_time(password: str) -> None:
     async def play(site: Site) -> None:
         for turn in range(2):
-            exchange = Scram("SCRAM-SHA-512", "alice", password)
+            exchange = ScramClient("SCRAM-SHA-512", "alice", password)
             assert (await site.handshake("SCRAM-SHA-512")).mechanisms == ("SCRAM-SHA-512",)
             challenge = await site.authenticate(exchange.first())
             assert (challenge.error_code, challenge.session_lifetime.total_seconds()) == (ErrorCode.none, 0)
@@ -288,7 +288,7 @@ def test_scram_takes_two_steps_each_time(password: str) -> None:
 def test_who_comes_before_the_users_are_known_waits_and_is_not_told_of_a_wrong_password(seconds: int) -> None:
     async def play(site: Site) -> None:
         asyncio.get_running_loop().call_later(seconds, known.set)
-        exchange = Scram("SCRAM-SHA-512", "alice", "s3cret")
+        exchange = ScramClient("SCRAM-SHA-512", "alice", "s3cret")
         await site.handshake("SCRAM-SHA-512")
         if seconds > 15:
             with pytest.raises(LinkClosed):
@@ -307,7 +307,7 @@ def test_who_comes_before_the_users_are_known_waits_and_is_not_told_of_a_wrong_p
 def test_nothing_else_is_served_between_the_steps() -> None:
     async def play(site: Site) -> None:
         await site.handshake("SCRAM-SHA-512")
-        await site.authenticate(Scram("SCRAM-SHA-512", "alice", "s3cret").first())
+        await site.authenticate(ScramClient("SCRAM-SHA-512", "alice", "s3cret").first())
         assert not await site.is_served()
 
     mechanism = scram(ScramMechanism.SHA_512, scram_users().find, no_tokens)

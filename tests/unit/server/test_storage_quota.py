@@ -11,6 +11,8 @@ from headrace.testing import Broker
 from tests.support.quotas import set_quotas
 from tests.support.wire import Wire, batch_of, produce_request
 
+pytestmark = pytest.mark.slow
+
 VALUE = bytes(1000)
 QUOTA = "headrace.storage.quota.bytes"
 

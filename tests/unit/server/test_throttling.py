@@ -25,6 +25,8 @@ from tests.support.quotas import set_quotas
 from tests.support.wire import Wire, batch_of, produce_request, request
 from tests.unit.server.test_connection import fetch_request
 
+pytestmark = pytest.mark.slow
+
 LARGE = bytes(100_000)
 SMALL = 100.0
 """Bytes a second."""

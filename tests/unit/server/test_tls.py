@@ -292,11 +292,43 @@ def test_many_handshakes_at_once_leave_turns_to_others() -> None:
         async with serving(timer=lambda: float(next(ticks))) as served:
             done: list[int] = []
             for number in range(20):
-                served.handshakes.take_turn(lambda number=number: done.append(number))  # type: ignore[misc]
+                served.handshakes.take_turn("10.0.0.1", lambda number=number: done.append(number))  # type: ignore[misc]
             for turn in range(1, 21):
                 await asyncio.sleep(0)
                 assert len(done) <= turn
             await until(lambda: done == list(range(20)))
+
+    run(work())
+
+
+def test_between_turns_of_handshakes_the_loop_is_free_for_others() -> None:
+    """A request takes some turns of the loop, and a thread that syncs: it is done while handshakes rest."""
+
+    async def work() -> None:
+        ticks = iter(range(10**9))
+        async with serving(timer=lambda: float(next(ticks))) as served:
+            done: list[int] = []
+            for number in range(4):
+                served.handshakes.take_turn("10.0.0.1", lambda number=number: done.append(number))  # type: ignore[misc]
+            await until(lambda: len(done) == 2)
+            for _ in range(5):
+                await asyncio.sleep(0)
+                assert done == [0, 1]
+            await until(lambda: len(done) == 4)
+
+    run(work())
+
+
+@pytest.mark.parametrize("flood", [["10.0.0.1"] * 9, [f"2001:db8::{number:x}" for number in range(9)]])
+def test_who_floods_with_handshakes_waits_behind_himself(flood: list[str]) -> None:
+    async def work() -> None:
+        ticks = iter(range(10**9))
+        async with serving(timer=lambda: float(next(ticks))) as served:
+            done: list[str] = []
+            for address in [*flood, "10.0.0.2"]:
+                served.handshakes.take_turn(address, lambda address=address: done.append(address))  # type: ignore[misc]
+            await until(lambda: len(done) == 10)
+            assert done.index("10.0.0.2") == 1
 
     run(work())
 
@@ -306,8 +338,8 @@ def test_a_step_that_fails_does_not_stop_the_others() -> None:
         async with serving() as served:
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)
             done: list[int] = []
-            served.handshakes.take_turn(lambda: done.append(1 // 0))
-            served.handshakes.take_turn(lambda: done.append(2))
+            served.handshakes.take_turn("10.0.0.1", lambda: done.append(1 // 0))
+            served.handshakes.take_turn("10.0.0.1", lambda: done.append(2))
             await until(lambda: done == [2])
 
     run(work())

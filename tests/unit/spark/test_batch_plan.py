@@ -45,7 +45,10 @@ def test_a_batch_reads_between_the_offsets_given() -> None:
 
 
 def test_a_batch_reads_between_times() -> None:
-    assert _planned(starting=AtTime(3), ending=AtTimes({A: 500, B: 9})) == [Range("t", 0, 3, 5), Range("t", 1, 3, 4)]
+    assert _planned(starting=AtTime(3), ending=AtTimes({A: 500, B: 9})) == [
+        Range("t", 0, 3, 5),
+        Range("t", 1, 3, 4),
+    ]
 
 
 def test_a_batch_reads_the_partitions_assigned() -> None:

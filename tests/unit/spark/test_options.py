@@ -9,7 +9,7 @@ import pytest
 
 from headrace.client.columnar.model import EARLIEST, LATEST, TopicPartition
 from headrace.config.setting import ConfigError
-from headrace.spark.formats import OPTION_NAMES
+from headrace.formats import OPTION_NAMES
 from headrace.spark.sink import options as sink_options
 from headrace.spark.source.options import (
     OPTIONS,

@@ -144,4 +144,4 @@ def test_a_partition_that_a_topic_made_anew_does_not_have_fails_the_task_or_is_p
 
 
 def test_a_task_travels_to_executors() -> None:
-    assert pickle.loads(pickle.dumps(RangeTask([OF_A, OF_B]))).wanted == [OF_A, OF_B]
+    assert pickle.loads(pickle.dumps(RangeTask([OF_A, OF_B]))).ranges == [OF_A, OF_B]

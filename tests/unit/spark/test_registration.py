@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+import headrace.formats
 import headrace.spark
-from headrace.spark.registration import WorkerFinding, WorkerReport, judge, message_of
+from headrace.spark.registration import WorkerFinding, WorkerReport, finding_of, message_of
 from headrace.spark.worker_probe import REQUIRED, report
 
 SPARK = Path(headrace.spark.__file__).parent
+FORMATS = Path(headrace.formats.__file__).parent
 NOT_ASKED_FOR = frozenset({"headrace", "pyspark_headrace", "pyspark", "numpy", "llvmlite"})
 """The package itself, which is asked for by name, what Spark brings, and what numba requires."""
 
@@ -22,32 +26,32 @@ GOOD = WorkerReport(
 
 
 def test_a_worker_with_the_same_version_is_fine() -> None:
-    assert judge("executor", GOOD, "1.2.0") is None
+    assert finding_of("executor", GOOD, "1.2.0") is None
 
 
 def test_a_worker_that_lacks_modules_names_them_with_its_host_and_python() -> None:
-    found = judge("executor", replace(GOOD, version=None, missing=["headrace", "numba"]), "1.2.0")
+    found = finding_of("executor", replace(GOOD, version=None, missing=["headrace", "numba"]), "1.2.0")
     assert found == WorkerFinding(
         "executor", "executor on node-7 (/usr/bin/python3, Python 3.11.2): no module headrace, numba"
     )
 
 
 def test_a_worker_that_was_sent_the_package_alone_names_what_does_not_come_with_it() -> None:
-    compiled = judge("executor", replace(GOOD, missing=["numba", "pyarrow"]), "1.2.0")
+    compiled = finding_of("executor", replace(GOOD, missing=["numba", "pyarrow"]), "1.2.0")
     assert compiled is not None
     assert compiled.words.endswith(
         "headrace is there, but no module numba, pyarrow: addPyFile and --py-files do not bring compiled packages"
     )
-    half = judge("executor", replace(GOOD, missing=["pyspark_headrace"]), "1.2.0")
+    half = finding_of("executor", replace(GOOD, missing=["pyspark_headrace"]), "1.2.0")
     assert half is not None
     assert half.words.endswith("a zip for addPyFile needs pyspark_headrace.py beside headrace/")
 
 
 def test_a_worker_with_another_version_or_a_broken_installation_is_told_of() -> None:
-    another = judge("server", GOOD, "1.3.0")
+    another = finding_of("server", GOOD, "1.3.0")
     assert another is not None
     assert another.words.endswith("headrace 1.2.0 there, 1.3.0 here")
-    broken = judge("driver", replace(GOOD, problem="ImportError: libz.so"), "1.2.0")
+    broken = finding_of("driver", replace(GOOD, problem="ImportError: libz.so"), "1.2.0")
     assert broken is not None
     assert broken.words.endswith("the source does not load there: ImportError: libz.so")
 
@@ -64,16 +68,17 @@ def test_the_message_says_each_thing_once_and_what_to_do_for_those_concerned() -
 
 def test_this_environment_reports_nothing_missing() -> None:
     here = WorkerReport(**json.loads(report()))
-    assert judge("driver", here, headrace.__version__) is None
+    assert finding_of("driver", here, headrace.__version__) is None
     assert here.python.startswith(f"{sys.version_info.major}.{sys.version_info.minor}")
 
 
+@pytest.mark.slow
 def test_workers_are_asked_for_the_packages_that_the_source_and_the_sink_import_and_no_others() -> None:
     code = (
-        "import importlib, pkgutil, sys, headrace.spark.formats.writing, pyspark_headrace\n"
+        "import importlib, pkgutil, sys, headrace.formats.writing, pyspark_headrace\n"
         "import headrace.spark.sink, headrace.spark.source\n"
         "spark = headrace.spark\n"
-        "for package in (spark, spark.formats, spark.formats.writing, spark.sink, spark.source):\n"
+        "for package in (spark, headrace.formats, headrace.formats.writing, spark.sink, spark.source):\n"
         "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
         "        importlib.import_module(module.name) if not module.ispkg else None\n"
         "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('headrace')))\n"
@@ -87,7 +92,7 @@ def test_workers_are_asked_for_the_packages_that_the_source_and_the_sink_import_
 def _imports(file: Path) -> Iterator[str]:
     """The packages that a module imports: when it is loaded, and of those for Spark alone also later."""
     body = ast.parse(file.read_text())
-    for node in ast.walk(body) if SPARK in file.parents else body.body:
+    for node in ast.walk(body) if {SPARK, FORMATS} & set(file.parents) else body.body:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

@@ -27,6 +27,8 @@ from headrace.testing import Broker
 from tests.support.columnar.scripted_cluster import FAST, TOPIC, ScriptedCluster, ScriptedLog
 from tests.support.columnar.scripted_coordinator import ABORTED, COMMITTED, EMPTY, OPEN, ScriptedCoordinator
 
+pytestmark = pytest.mark.slow
+
 QUERY = "q"
 REFUSED = ErrorCode.transactional_id_authorization_failed
 

@@ -17,6 +17,8 @@ from headrace.spark.sink.journal import JournalState, TopicJournal, require_jour
 from headrace.testing import Broker
 from tests.support.process import wait_for
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "decisions"
 FORGETFUL = {
     "transactional.id.expiration.ms": "100",

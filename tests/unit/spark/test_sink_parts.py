@@ -24,6 +24,8 @@ from tests.support.spark.logs import FakeClock
 from tests.support.spark.records import records, wait_until_decided
 from tests.support.spark.topics import Topics
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_MS = 1500
 RUN = "r1"
 HEADERS = [[{"key": "h", "value": b"1"}]]

@@ -12,7 +12,7 @@ from headrace.protocol.records import Record, decode_records, encode_batch, enco
 from headrace.storage import compaction
 from headrace.storage.log import Origin
 from headrace.storage.scan import BLOCK as SCAN_BLOCK
-from headrace.storage.scan import BadBatch
+from headrace.storage.scan import CorruptBatch
 from headrace.testing.disk import PowerLost
 from tests.support.storage import SMALL, Store, append, read_all, sync
 from tests.support.unreadable import unreadable
@@ -278,7 +278,7 @@ def test_a_cleaning_that_fails_leaves_nothing_behind() -> None:
     end_segment(store)
     store.disk.damage(f"/data/events-0/{store.log.inactive_segments()[-1].base_offset:020d}.log", 100, b"\xff")
     before = sorted(store.disk.listdir("/data/events-0"))
-    with pytest.raises(BadBatch, match="CRC"):
+    with pytest.raises(CorruptBatch, match="CRC"):
         clean(store)
     assert sorted(store.disk.listdir("/data/events-0")) == before
     assert store.log.offline is None
@@ -291,7 +291,7 @@ def test_records_that_lie_outside_of_their_batch_are_damage() -> None:
     append(store.log, batch)
     write(store, ("a", "3"))
     end_segment(store)
-    with pytest.raises(BadBatch, match="outside"):
+    with pytest.raises(CorruptBatch, match="outside"):
         clean(store)
 
 
@@ -300,7 +300,7 @@ def test_a_batch_too_large_to_be_read_here_keeps_its_log_from_cleaning() -> None
     store = Store(replace(COMPACT, max_message_bytes=1 << 20))
     write(store, ("a", "x" * (33 << 20)), codec=4)
     end_segment(store)
-    with pytest.raises(BadBatch, match="decompresses to more than"):
+    with pytest.raises(CorruptBatch, match="decompresses to more than"):
         clean(store)
     assert store.log.first_dirty_offset == 0
 

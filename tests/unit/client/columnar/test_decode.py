@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client.columnar import _plan
-from headrace.client.columnar.decode import Decoder
+from headrace.client.columnar.decode import FetchDecoder
 from headrace.client.columnar.model import SCHEMA, SCHEMA_WITH_HEADERS
 from headrace.client.errors import ClientError
 from headrace.protocol.compression import CODECS
@@ -243,7 +243,7 @@ def test_all_batches_hidden_give_no_rows_but_go_on() -> None:
     assert a_decoder().decode(_transactional(4, 1), 4, END, [(1, 4)]) == (None, 6)
 
 
-def _refused(decoder: Decoder, fetched: bytes, start: int = 0) -> ClientError:
+def _refused(decoder: FetchDecoder, fetched: bytes, start: int = 0) -> ClientError:
     with pytest.raises(ClientError) as caught:
         decoder.decode(fetched, start, END)
     assert f"'{TOPIC}' partition 3" in caught.value.message

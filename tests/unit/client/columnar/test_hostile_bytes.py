@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.columnar._damage import BadBatch
+from headrace.client.columnar._damage import UnreadableBatch
 from headrace.client.columnar._heads import check_rest, read_heads
 from headrace.client.errors import ClientError
 from headrace.protocol.batch import HEADER_SIZE
@@ -120,5 +120,5 @@ def test_a_head_that_the_kernel_refuses_has_a_reason(head: bytes, data: st.DataO
     if len(table):
         check_rest(memoryview(fetched), 0, 0)
     elif size <= len(fetched):
-        with pytest.raises(BadBatch):
+        with pytest.raises(UnreadableBatch):
             check_rest(memoryview(fetched), stop, 0)

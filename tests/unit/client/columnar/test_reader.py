@@ -10,7 +10,14 @@ from confluent_kafka import Producer
 
 from headrace.client.admin import Admin
 from headrace.client.columnar.cluster import Cluster
-from headrace.client.columnar.model import SCHEMA, SCHEMA_WITH_HEADERS, OffsetsGone, Range, TopicReplaced, UnknownTopic
+from headrace.client.columnar.model import (
+    SCHEMA,
+    SCHEMA_WITH_HEADERS,
+    OffsetsGone,
+    Range,
+    TopicReplaced,
+    UnknownTopic,
+)
 from headrace.client.columnar.reader import read_ranges
 from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.protocol.api import ApiKey
@@ -122,7 +129,10 @@ def test_a_message_larger_than_a_fetch_is_delivered(broker: Broker) -> None:
 
 
 def test_offsets_that_are_not_in_the_log_are_gone(broker: Broker, cluster: Cluster) -> None:
-    for wanted, offset in ((Range("t", 0, 0, ROWS + 5), ROWS), (Range("t", 0, ROWS + 1, ROWS + 5), ROWS + 1)):
+    for wanted, offset in (
+        (Range("t", 0, 0, ROWS + 5), ROWS),
+        (Range("t", 0, ROWS + 1, ROWS + 5), ROWS + 1),
+    ):
         with pytest.raises(OffsetsGone) as gone:
             list(read_ranges(cluster, [wanted]))
         assert (gone.value.offset, gone.value.earliest, gone.value.latest) == (offset, 0, ROWS)

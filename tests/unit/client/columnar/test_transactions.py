@@ -12,7 +12,7 @@ from headrace.client.admin import Admin
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import LATEST, Range, TopicPartition
 from headrace.client.columnar.reader import read_ranges
-from headrace.client.columnar.transaction import TRANSITIONS, TransactionEvent, TransactionState, finish_transaction
+from headrace.client.columnar.transaction import TRANSITIONS, WriterEvent, WriterState, finish_transaction
 from headrace.client.columnar.writer import Writer
 from headrace.client.errors import ClientError, ClusterUnreachable
 from headrace.protocol.api import ApiKey
@@ -235,10 +235,8 @@ def test_nothing_is_written_outside_a_transaction(scripted: ScriptedCluster, wri
 
 
 def test_a_fenced_writer_never_comes_back() -> None:
-    assert {after for (state, _), after in TRANSITIONS.items() if state is TransactionState.FENCED} == {
-        TransactionState.FENCED
-    }
-    assert all((state, TransactionEvent.FENCE) in TRANSITIONS for state in TransactionState)
+    assert {after for (state, _), after in TRANSITIONS.items() if state is WriterState.FENCED} == {WriterState.FENCED}
+    assert all((state, WriterEvent.FENCE) in TRANSITIONS for state in WriterState)
 
 
 @pytest.mark.skipif(KAFKA is None, reason="HEADRACE_TEST_KAFKA names no cluster with transactions")

@@ -7,15 +7,15 @@ import hmac
 import pytest
 
 from headrace.client.core.errors import AuthenticationRefused
-from headrace.client.core.sasl import MECHANISMS, OAuthBearer, Plain, Scram, credentials
+from headrace.client.core.sasl import MECHANISMS, OAuthBearerClient, Plain, ScramClient, credentials
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = NONCE + "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 SERVER_FIRST = f"r={SERVER_NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
 
 
-def rfc_7677() -> Scram:
-    return Scram("SCRAM-SHA-256", "user", "pencil", NONCE)
+def rfc_7677() -> ScramClient:
+    return ScramClient("SCRAM-SHA-256", "user", "pencil", NONCE)
 
 
 def test_scram_gives_the_proof_of_rfc_7677_and_takes_its_servers() -> None:
@@ -64,7 +64,7 @@ def test_a_first_message_that_weakens_the_exchange_is_refused(first: bytes, reas
 
 
 def test_scram_sha_512_proves_what_a_server_with_the_password_computes() -> None:
-    exchange = Scram("SCRAM-SHA-512", "a=b,c", "secret")
+    exchange = ScramClient("SCRAM-SHA-512", "a=b,c", "secret")
     first = exchange.first().decode()
     assert first.startswith("n,,n=a=3Db=2Cc,r=")
     nonce = first.rpartition("r=")[2]
@@ -88,7 +88,7 @@ def test_two_exchanges_never_share_a_nonce() -> None:
 def test_plain_and_bearer_say_all_at_once_and_take_no_question() -> None:
     for exchange, token in (
         (Plain("alice", "s3cret"), b"\0alice\0s3cret"),
-        (OAuthBearer("abc"), b"n,,\x01auth=Bearer abc\x01\x01"),
+        (OAuthBearerClient("abc"), b"n,,\x01auth=Bearer abc\x01\x01"),
     ):
         assert exchange.first() == token
         assert exchange.is_done

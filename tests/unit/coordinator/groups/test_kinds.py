@@ -11,7 +11,7 @@ from headrace.coordinator.groups import service
 from headrace.coordinator.groups.classic import ClassicGroup
 from headrace.coordinator.groups.group import Group, GroupType
 from headrace.coordinator.groups.kinds import GroupKind
-from headrace.coordinator.runtime.decision import Decision, Record
+from headrace.coordinator.runtime.decision import CoordinatorRecord, Decision
 from headrace.coordinator.runtime.fields import FieldReader, plain_text
 from headrace.protocol.errors import CodedError, ErrorCode
 from tests.support.coordinator.members import commit, find, join, lone_member
@@ -76,8 +76,8 @@ class PresenceGroup(Group):
         reader.text()
         (self.members.discard if value is None else self.members.add)(reader.text())
 
-    def tombstones(self) -> list[Record]:
-        return [Record(self._key(member_id), None) for member_id in self.members]
+    def tombstones(self) -> list[CoordinatorRecord]:
+        return [CoordinatorRecord(self._key(member_id), None) for member_id in self.members]
 
     def _key(self, member_id: str) -> bytes:
         return RECORD.to_bytes(2, "big") + plain_text(self.group_id) + plain_text(member_id)

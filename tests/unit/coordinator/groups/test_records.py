@@ -135,6 +135,15 @@ def test_a_damaged_batch_is_not_taken_in() -> None:
         list(read_batches(bytes(batch)))
 
 
+def hash_by_its_definition(text: str) -> int:
+    units, number = text.encode("utf-16-be", "surrogatepass"), 0
+    for position in range(0, len(units), 2):
+        number = (31 * number + int.from_bytes(units[position : position + 2], "big")) % (1 << 32)
+    return number - (1 << 32) if number >> 31 else number
+
+
 def test_groups_are_in_kafkas_partitions() -> None:
     assert [java_hash(text) for text in ("", "a", "hello", "😀")] == [0, 97, 99162322, 1772899]
+    for text in ("g" * 32_767, "日本" * 5_000, "ab😀" * 77, "\ud800x"):
+        assert java_hash(text) == hash_by_its_definition(text)
     assert partition_of("polygenelubricants", 50) == 0, "the hash is the smallest integer, which has no absolute value"

@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 
 from headrace.coordinator.transactions import decisions
-from headrace.coordinator.transactions.decisions import WANTS_ID, Producer, TxnOutcome
-from headrace.coordinator.transactions.model import LAST_EPOCH, Transaction
-from headrace.coordinator.transactions.states import PREPARED, RESTING, TRANSITIONS, Event, State
+from headrace.coordinator.transactions.decisions import WANTS_ID, ProducerIdAndEpoch, TxnOutcome
+from headrace.coordinator.transactions.model import LAST_EPOCH, TransactionMetadata
+from headrace.coordinator.transactions.states import PREPARED, RESTING, TRANSITIONS, Event, TransactionState
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.topic_partition import TopicPartition
 
@@ -20,9 +20,9 @@ IDS = {"t": UUID(int=1)}
 OTHER_IDS = {"t": UUID(int=2)}
 
 
-def known(state: State = State.EMPTY, epoch: int = 5, **changes: object) -> Transaction:
-    partitions = frozenset({A}) if state in (State.ONGOING, *PREPARED) else frozenset()
-    made = Transaction(
+def known(state: TransactionState = TransactionState.EMPTY, epoch: int = 5, **changes: object) -> TransactionMetadata:
+    partitions = frozenset({A}) if state in (TransactionState.ONGOING, *PREPARED) else frozenset()
+    made = TransactionMetadata(
         transactional_id="x",
         producer_id=7,
         producer_epoch=epoch,
@@ -36,11 +36,13 @@ def known(state: State = State.EMPTY, epoch: int = 5, **changes: object) -> Tran
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def init(transaction: Transaction | None, expected: Producer | None = None, new_id: int | None = None) -> TxnOutcome:
+def init(
+    transaction: TransactionMetadata | None, expected: ProducerIdAndEpoch | None = None, new_id: int | None = None
+) -> TxnOutcome:
     return decisions.init(transaction, "x", expected, 100, NOW, new_id)
 
 
-def written(decision: TxnOutcome) -> Transaction:
+def written(decision: TxnOutcome) -> TransactionMetadata:
     assert decision.write is not None
     return decision.write
 
@@ -50,70 +52,74 @@ def written(decision: TxnOutcome) -> Transaction:
 
 def test_a_new_id_needs_a_new_producer() -> None:
     assert init(None) is WANTS_ID
-    assert init(None, new_id=9).producer == Producer(9, 0)
+    assert init(None, new_id=9).producer == ProducerIdAndEpoch(9, 0)
 
 
 @pytest.mark.parametrize("state", sorted(RESTING, key=str))
-def test_a_new_producer_shuts_out_the_one_before(state: State) -> None:
+def test_a_new_producer_shuts_out_the_one_before(state: TransactionState) -> None:
     decision = init(known(state))
-    assert (decision.code, decision.producer, written(decision).state) == (ErrorCode.none, (7, 6), State.EMPTY)
+    assert (decision.code, decision.producer, written(decision).state) == (
+        ErrorCode.none,
+        (7, 6),
+        TransactionState.EMPTY,
+    )
 
 
 @pytest.mark.parametrize("state", sorted(PREPARED, key=str))
-def test_nobody_takes_an_id_whose_transaction_is_being_ended(state: State) -> None:
+def test_nobody_takes_an_id_whose_transaction_is_being_ended(state: TransactionState) -> None:
     assert init(known(state)) == TxnOutcome(ErrorCode.concurrent_transactions)
 
 
 def test_an_open_transaction_is_aborted_first_under_an_epoch_that_nobody_is_given() -> None:
-    decision = init(known(State.ONGOING))
+    decision = init(known(TransactionState.ONGOING))
     assert decision.code is ErrorCode.concurrent_transactions
-    assert (written(decision).state, written(decision).producer_epoch) == (State.PREPARE_ABORT, 6)
+    assert (written(decision).state, written(decision).producer_epoch) == (TransactionState.PREPARE_ABORT, 6)
     assert written(decision).partitions == {A}
 
 
 def test_a_producer_that_lost_its_place_goes_on_and_may_ask_twice() -> None:
-    first = init(known(), Producer(7, 5))
-    again = init(written(first), Producer(7, 5))
+    first = init(known(), ProducerIdAndEpoch(7, 5))
+    again = init(written(first), ProducerIdAndEpoch(7, 5))
     assert first.producer == again.producer == (7, 6)
-    assert init(written(init(written(first))), Producer(7, 5)).code is ErrorCode.producer_fenced
+    assert init(written(init(written(first))), ProducerIdAndEpoch(7, 5)).code is ErrorCode.producer_fenced
 
 
-@pytest.mark.parametrize("stranger", [Producer(8, 5), Producer(7, 4), Producer(7, 6)])
-@pytest.mark.parametrize("state", [State.EMPTY, State.ONGOING, State.COMPLETE_COMMIT])
-def test_who_no_longer_has_the_id_disturbs_nobody(state: State, stranger: Producer) -> None:
+@pytest.mark.parametrize("stranger", [ProducerIdAndEpoch(8, 5), ProducerIdAndEpoch(7, 4), ProducerIdAndEpoch(7, 6)])
+@pytest.mark.parametrize("state", [TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.COMPLETE_COMMIT])
+def test_who_no_longer_has_the_id_disturbs_nobody(state: TransactionState, stranger: ProducerIdAndEpoch) -> None:
     assert init(known(state), stranger) == TxnOutcome(ErrorCode.producer_fenced)
 
 
 def test_a_producer_whose_epochs_are_used_up_gets_another_id() -> None:
     assert init(known(epoch=LAST_EPOCH)) is WANTS_ID
-    assert init(known(epoch=LAST_EPOCH), new_id=9).producer == Producer(9, 0)
-    first = init(known(epoch=LAST_EPOCH), Producer(7, LAST_EPOCH), new_id=9)
+    assert init(known(epoch=LAST_EPOCH), new_id=9).producer == ProducerIdAndEpoch(9, 0)
+    first = init(known(epoch=LAST_EPOCH), ProducerIdAndEpoch(7, LAST_EPOCH), new_id=9)
     assert written(first).previous_producer_id == 7
-    assert init(written(first), Producer(7, LAST_EPOCH)).producer == Producer(9, 0)
+    assert init(written(first), ProducerIdAndEpoch(7, LAST_EPOCH)).producer == ProducerIdAndEpoch(9, 0)
 
 
 # Partitions
 
 
-@pytest.mark.parametrize("state", [*sorted(RESTING, key=str), State.ONGOING])
-def test_partitions_begin_a_transaction_or_join_it(state: State) -> None:
-    write = written(decisions.add(known(state), Producer(7, 5), frozenset({B}), IDS, NOW, 0))
-    assert write.state is State.ONGOING
-    assert write.partitions == ({A, B} if state is State.ONGOING else {B})
-    assert write.start_ms == (500 if state is State.ONGOING else NOW)
+@pytest.mark.parametrize("state", [*sorted(RESTING, key=str), TransactionState.ONGOING])
+def test_partitions_begin_a_transaction_or_join_it(state: TransactionState) -> None:
+    write = written(decisions.add(known(state), ProducerIdAndEpoch(7, 5), frozenset({B}), IDS, NOW, 0))
+    assert write.state is TransactionState.ONGOING
+    assert write.partitions == ({A, B} if state is TransactionState.ONGOING else {B})
+    assert write.start_ms == (500 if state is TransactionState.ONGOING else NOW)
 
 
 def test_a_transaction_keeps_the_ids_of_its_topics_until_everyone_knows_how_it_ended() -> None:
-    begun = written(decisions.add(known(), Producer(7, 5), frozenset({A}), IDS, NOW, 0))
-    again = written(decisions.add(begun, Producer(7, 5), frozenset({A}), OTHER_IDS, NOW, 0))
+    begun = written(decisions.add(known(), ProducerIdAndEpoch(7, 5), frozenset({A}), IDS, NOW, 0))
+    again = written(decisions.add(begun, ProducerIdAndEpoch(7, 5), frozenset({A}), OTHER_IDS, NOW, 0))
     assert (begun.topic_ids, again.topic_ids) == (IDS, OTHER_IDS)
-    ending = written(decisions.end(again, Producer(7, 5), True, NOW, 0, None))
+    ending = written(decisions.end(again, ProducerIdAndEpoch(7, 5), True, NOW, 0, None))
     assert ending.topic_ids == OTHER_IDS
     assert decisions.complete(ending, NOW).topic_ids == {}
 
 
 def test_a_partition_of_another_topic_of_that_name_is_not_in_the_transaction() -> None:
-    transaction, producer = known(State.ONGOING), Producer(7, 5)
+    transaction, producer = known(TransactionState.ONGOING), ProducerIdAndEpoch(7, 5)
     assert decisions.verify(transaction, producer, [A], IDS) == {A: ErrorCode.none}
     assert decisions.verify(transaction, producer, [A], OTHER_IDS) == {A: ErrorCode.transaction_abortable}
     of_kafka = replace(transaction, topic_ids={})
@@ -121,61 +127,68 @@ def test_a_partition_of_another_topic_of_that_name_is_not_in_the_transaction() -
 
 
 def test_partitions_that_are_in_it_already_cost_nothing() -> None:
-    assert decisions.add(known(State.ONGOING), Producer(7, 5), frozenset({A}), IDS, NOW, 0) == TxnOutcome()
+    assert (
+        decisions.add(known(TransactionState.ONGOING), ProducerIdAndEpoch(7, 5), frozenset({A}), IDS, NOW, 0)
+        == TxnOutcome()
+    )
 
 
 @pytest.mark.parametrize(
     ("transaction", "producer", "code"),
     [
-        (None, Producer(7, 5), ErrorCode.invalid_producer_id_mapping),
-        (known(), Producer(8, 5), ErrorCode.invalid_producer_id_mapping),
-        (known(), Producer(7, 4), ErrorCode.producer_fenced),
-        (known(), Producer(7, 6), ErrorCode.producer_fenced),
-        (known(State.PREPARE_COMMIT), Producer(7, 5), ErrorCode.concurrent_transactions),
-        (known(State.PREPARE_ABORT), Producer(7, 5), ErrorCode.concurrent_transactions),
-        (known(State.PREPARE_ABORT, next_producer_id=9), Producer(9, 0), ErrorCode.concurrent_transactions),
+        (None, ProducerIdAndEpoch(7, 5), ErrorCode.invalid_producer_id_mapping),
+        (known(), ProducerIdAndEpoch(8, 5), ErrorCode.invalid_producer_id_mapping),
+        (known(), ProducerIdAndEpoch(7, 4), ErrorCode.producer_fenced),
+        (known(), ProducerIdAndEpoch(7, 6), ErrorCode.producer_fenced),
+        (known(TransactionState.PREPARE_COMMIT), ProducerIdAndEpoch(7, 5), ErrorCode.concurrent_transactions),
+        (known(TransactionState.PREPARE_ABORT), ProducerIdAndEpoch(7, 5), ErrorCode.concurrent_transactions),
+        (
+            known(TransactionState.PREPARE_ABORT, next_producer_id=9),
+            ProducerIdAndEpoch(9, 0),
+            ErrorCode.concurrent_transactions,
+        ),
     ],
 )
 def test_who_may_not_add_may_not_be_verified_either(
-    transaction: Transaction | None, producer: Producer, code: ErrorCode
+    transaction: TransactionMetadata | None, producer: ProducerIdAndEpoch, code: ErrorCode
 ) -> None:
     assert decisions.add(transaction, producer, frozenset({A}), IDS, NOW, 0) == TxnOutcome(code)
     assert decisions.verify(transaction, producer, [A, B], IDS) == {A: code, B: code}
 
 
 def test_a_partition_is_verified_only_while_it_is_in_the_open_transaction() -> None:
-    both = decisions.verify(known(State.ONGOING), Producer(7, 5), [A, B], IDS)
+    both = decisions.verify(known(TransactionState.ONGOING), ProducerIdAndEpoch(7, 5), [A, B], IDS)
     assert both == {A: ErrorCode.none, B: ErrorCode.transaction_abortable}
-    after = decisions.verify(known(State.COMPLETE_COMMIT), Producer(7, 5), [A], IDS)
+    after = decisions.verify(known(TransactionState.COMPLETE_COMMIT), ProducerIdAndEpoch(7, 5), [A], IDS)
     assert after == {A: ErrorCode.transaction_abortable}
 
 
 # The end, in the older protocol
 
 OLDER_ENDS = {
-    (State.EMPTY, True): ErrorCode.invalid_txn_state,
-    (State.EMPTY, False): ErrorCode.invalid_txn_state,
-    (State.PREPARE_COMMIT, True): ErrorCode.concurrent_transactions,
-    (State.PREPARE_COMMIT, False): ErrorCode.invalid_txn_state,
-    (State.PREPARE_ABORT, True): ErrorCode.invalid_txn_state,
-    (State.PREPARE_ABORT, False): ErrorCode.concurrent_transactions,
-    (State.COMPLETE_COMMIT, True): ErrorCode.none,
-    (State.COMPLETE_COMMIT, False): ErrorCode.invalid_txn_state,
-    (State.COMPLETE_ABORT, True): ErrorCode.invalid_txn_state,
-    (State.COMPLETE_ABORT, False): ErrorCode.none,
+    (TransactionState.EMPTY, True): ErrorCode.invalid_txn_state,
+    (TransactionState.EMPTY, False): ErrorCode.invalid_txn_state,
+    (TransactionState.PREPARE_COMMIT, True): ErrorCode.concurrent_transactions,
+    (TransactionState.PREPARE_COMMIT, False): ErrorCode.invalid_txn_state,
+    (TransactionState.PREPARE_ABORT, True): ErrorCode.invalid_txn_state,
+    (TransactionState.PREPARE_ABORT, False): ErrorCode.concurrent_transactions,
+    (TransactionState.COMPLETE_COMMIT, True): ErrorCode.none,
+    (TransactionState.COMPLETE_COMMIT, False): ErrorCode.invalid_txn_state,
+    (TransactionState.COMPLETE_ABORT, True): ErrorCode.invalid_txn_state,
+    (TransactionState.COMPLETE_ABORT, False): ErrorCode.none,
 }
 
 
 @pytest.mark.parametrize(("state", "committed"), OLDER_ENDS)
-def test_the_older_protocol_ends_only_what_is_open(state: State, committed: bool) -> None:
-    decision = decisions.end(known(state), Producer(7, 5), committed, NOW, 0, None)
+def test_the_older_protocol_ends_only_what_is_open(state: TransactionState, committed: bool) -> None:
+    decision = decisions.end(known(state), ProducerIdAndEpoch(7, 5), committed, NOW, 0, None)
     assert (decision.code, decision.write) == (OLDER_ENDS[state, committed], None)
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_the_older_protocol_keeps_the_epoch(committed: bool) -> None:
-    decision = decisions.end(known(State.ONGOING), Producer(7, 5), committed, NOW, 0, None)
-    prepared = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
+    decision = decisions.end(known(TransactionState.ONGOING), ProducerIdAndEpoch(7, 5), committed, NOW, 0, None)
+    prepared = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     assert (written(decision).state, written(decision).producer_epoch) == (prepared, 5)
 
 
@@ -183,98 +196,104 @@ def test_the_older_protocol_keeps_the_epoch(committed: bool) -> None:
 @pytest.mark.parametrize(
     ("producer", "code"),
     [
-        (Producer(8, 5), ErrorCode.invalid_producer_id_mapping),
-        (Producer(7, 4), ErrorCode.producer_fenced),
-        (Producer(7, 6), ErrorCode.producer_fenced),
+        (ProducerIdAndEpoch(8, 5), ErrorCode.invalid_producer_id_mapping),
+        (ProducerIdAndEpoch(7, 4), ErrorCode.producer_fenced),
+        (ProducerIdAndEpoch(7, 6), ErrorCode.producer_fenced),
     ],
 )
 def test_only_the_producer_that_has_the_id_ends_its_transaction(
-    version: int, producer: Producer, code: ErrorCode
+    version: int, producer: ProducerIdAndEpoch, code: ErrorCode
 ) -> None:
-    assert decisions.end(known(State.ONGOING), producer, True, NOW, version, None) == TxnOutcome(code)
+    assert decisions.end(known(TransactionState.ONGOING), producer, True, NOW, version, None) == TxnOutcome(code)
     assert decisions.end(None, producer, True, NOW, version, None).code is ErrorCode.invalid_producer_id_mapping
 
 
 # The end, in the newer protocol
 
 
-def ended(committed: bool, epoch: int = 5, new_id: int | None = None) -> Transaction:
-    return written(decisions.end(known(State.ONGOING, epoch), Producer(7, epoch), committed, NOW, NEWER, new_id))
+def ended(committed: bool, epoch: int = 5, new_id: int | None = None) -> TransactionMetadata:
+    return written(
+        decisions.end(
+            known(TransactionState.ONGOING, epoch), ProducerIdAndEpoch(7, epoch), committed, NOW, NEWER, new_id
+        )
+    )
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_the_newer_protocol_gives_a_new_epoch_with_each_end(committed: bool) -> None:
-    decision = decisions.end(known(State.ONGOING), Producer(7, 5), committed, NOW, NEWER, None)
-    assert (decision.producer, written(decision).producer_epoch) == (Producer(7, 6), 6)
+    decision = decisions.end(known(TransactionState.ONGOING), ProducerIdAndEpoch(7, 5), committed, NOW, NEWER, None)
+    assert (decision.producer, written(decision).producer_epoch) == (ProducerIdAndEpoch(7, 6), 6)
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_who_asks_again_is_told_the_same_and_nothing_is_done_twice(committed: bool) -> None:
     prepared = ended(committed)
-    again = decisions.end(prepared, Producer(7, 5), committed, NOW, NEWER, None)
+    again = decisions.end(prepared, ProducerIdAndEpoch(7, 5), committed, NOW, NEWER, None)
     assert (again.code, again.write) == (ErrorCode.concurrent_transactions, None)
     complete = decisions.complete(prepared, NOW)
-    again = decisions.end(complete, Producer(7, 5), committed, NOW, NEWER, None)
-    assert (again.code, again.write, again.producer) == (ErrorCode.none, None, Producer(7, 6))
-    other = decisions.end(complete, Producer(7, 5), not committed, NOW, NEWER, None)
+    again = decisions.end(complete, ProducerIdAndEpoch(7, 5), committed, NOW, NEWER, None)
+    assert (again.code, again.write, again.producer) == (ErrorCode.none, None, ProducerIdAndEpoch(7, 6))
+    other = decisions.end(complete, ProducerIdAndEpoch(7, 5), not committed, NOW, NEWER, None)
     assert other == TxnOutcome(ErrorCode.invalid_txn_state)
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_late_end_never_decides_a_later_transaction(committed: bool) -> None:
     complete = decisions.complete(ended(True), NOW)
-    later = written(decisions.add(complete, Producer(7, 6), frozenset({B}), IDS, NOW, NEWER))
-    assert decisions.end(later, Producer(7, 5), committed, NOW, NEWER, None) == TxnOutcome(ErrorCode.producer_fenced)
+    later = written(decisions.add(complete, ProducerIdAndEpoch(7, 6), frozenset({B}), IDS, NOW, NEWER))
+    assert decisions.end(later, ProducerIdAndEpoch(7, 5), committed, NOW, NEWER, None) == TxnOutcome(
+        ErrorCode.producer_fenced
+    )
 
 
 @pytest.mark.parametrize("state", sorted(RESTING, key=str))
-def test_the_newer_protocol_may_abort_what_was_never_added_to(state: State) -> None:
-    decision = decisions.end(known(state), Producer(7, 5), False, NOW, NEWER, None)
-    assert (written(decision).state, decision.producer) == (State.PREPARE_ABORT, Producer(7, 6))
-    assert decisions.end(known(state), Producer(7, 5), True, NOW, NEWER, None) == TxnOutcome(
+def test_the_newer_protocol_may_abort_what_was_never_added_to(state: TransactionState) -> None:
+    decision = decisions.end(known(state), ProducerIdAndEpoch(7, 5), False, NOW, NEWER, None)
+    assert (written(decision).state, decision.producer) == (TransactionState.PREPARE_ABORT, ProducerIdAndEpoch(7, 6))
+    assert decisions.end(known(state), ProducerIdAndEpoch(7, 5), True, NOW, NEWER, None) == TxnOutcome(
         ErrorCode.invalid_txn_state
     )
 
 
 def test_an_end_of_the_older_protocol_is_no_earlier_end_of_the_newer_one() -> None:
-    stale = decisions.end(known(State.COMPLETE_COMMIT), Producer(7, 4), True, NOW, NEWER, None)
+    stale = decisions.end(known(TransactionState.COMPLETE_COMMIT), ProducerIdAndEpoch(7, 4), True, NOW, NEWER, None)
     assert stale == TxnOutcome(ErrorCode.producer_fenced)
 
 
 def test_after_the_last_epoch_the_next_producer_id_takes_over() -> None:
-    last = known(State.ONGOING, LAST_EPOCH)
-    assert decisions.end(last, Producer(7, LAST_EPOCH), True, NOW, NEWER, None) is WANTS_ID
-    decision = decisions.end(last, Producer(7, LAST_EPOCH), True, NOW, NEWER, 9)
-    assert (decision.producer, written(decision).producer_epoch) == (Producer(9, 0), LAST_EPOCH + 1)
+    last = known(TransactionState.ONGOING, LAST_EPOCH)
+    assert decisions.end(last, ProducerIdAndEpoch(7, LAST_EPOCH), True, NOW, NEWER, None) is WANTS_ID
+    decision = decisions.end(last, ProducerIdAndEpoch(7, LAST_EPOCH), True, NOW, NEWER, 9)
+    assert (decision.producer, written(decision).producer_epoch) == (ProducerIdAndEpoch(9, 0), LAST_EPOCH + 1)
     complete = decisions.complete(written(decision), NOW)
     assert (complete.producer_id, complete.producer_epoch, complete.previous_producer_id) == (9, 0, 7)
-    again = decisions.end(complete, Producer(7, LAST_EPOCH), True, NOW, NEWER, None)
-    assert (again.code, again.producer) == (ErrorCode.none, Producer(9, 0))
+    again = decisions.end(complete, ProducerIdAndEpoch(7, LAST_EPOCH), True, NOW, NEWER, None)
+    assert (again.code, again.producer) == (ErrorCode.none, ProducerIdAndEpoch(9, 0))
 
 
 # Time
 
 
 def test_what_has_timed_out_is_aborted_and_its_producer_shut_out() -> None:
-    transaction = known(State.ONGOING)
+    transaction = known(TransactionState.ONGOING)
     assert (transaction.is_overdue(100), transaction.is_overdue(101)) == (False, True)
-    assert not known(State.PREPARE_COMMIT).is_overdue(10**9)
+    assert not known(TransactionState.PREPARE_COMMIT).is_overdue(10**9)
     aborted = decisions.complete(written(decisions.fence(transaction, NOW)), NOW)
-    assert decisions.end(aborted, Producer(7, 5), True, NOW, 0, None) == TxnOutcome(ErrorCode.producer_fenced)
-    newer = decisions.end(aborted, Producer(7, 5), True, NOW, NEWER, None)
+    assert decisions.end(aborted, ProducerIdAndEpoch(7, 5), True, NOW, 0, None) == TxnOutcome(ErrorCode.producer_fenced)
+    newer = decisions.end(aborted, ProducerIdAndEpoch(7, 5), True, NOW, NEWER, None)
     assert newer == TxnOutcome(ErrorCode.invalid_txn_state)
-    assert init(aborted, Producer(7, 5)).producer == Producer(7, 6)
+    assert init(aborted, ProducerIdAndEpoch(7, 5)).producer == ProducerIdAndEpoch(7, 6)
 
 
 def test_a_fenced_producer_at_its_last_epoch_leaves_no_epoch_that_overflows() -> None:
-    last = known(State.ONGOING, LAST_EPOCH)
+    last = known(TransactionState.ONGOING, LAST_EPOCH)
     assert decisions.fence(last, NOW) is WANTS_ID
     complete = decisions.complete(written(decisions.fence(last, NOW, 9)), NOW)
     assert (complete.producer_id, complete.producer_epoch) == (9, 0)
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_only_ids_at_rest_expire(state: State) -> None:
+@pytest.mark.parametrize("state", list(TransactionState))
+def test_only_ids_at_rest_expire(state: TransactionState) -> None:
     assert decisions.is_expired(known(state), 600 + 50, 50) == (state in RESTING)
     assert not decisions.is_expired(known(state), 600 + 49, 50)
 
@@ -284,8 +303,8 @@ def test_only_ids_at_rest_expire(state: State) -> None:
 
 def test_an_outcome_that_is_decided_is_decided_for_ever() -> None:
     for prepared, complete in (
-        (State.PREPARE_COMMIT, State.COMPLETE_COMMIT),
-        (State.PREPARE_ABORT, State.COMPLETE_ABORT),
+        (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
+        (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),
     ):
         ways = {event: after for (before, event), after in TRANSITIONS.items() if before is prepared}
         assert ways == {Event.MARKERS_WRITTEN: complete}

@@ -6,21 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.coordinator.runtime.fields import BadRecord
-from headrace.coordinator.transactions.model import Transaction
+from headrace.coordinator.transactions.model import TransactionMetadata
 from headrace.coordinator.transactions.records import decode_key, decode_value, encode_key, encode_value
-from headrace.coordinator.transactions.states import State
+from headrace.coordinator.transactions.states import TransactionState
 from headrace.protocol.topic_partition import TopicPartition
 
 NUMBERS = st.integers(-1, 2**62)
 EPOCHS = st.integers(-1, 2**15 - 1)
 PARTITIONS = st.frozensets(st.tuples(st.text(min_size=1, max_size=300), st.integers(0, 2**31 - 1)))
 TRANSACTIONS = st.builds(
-    Transaction,
+    TransactionMetadata,
     transactional_id=st.text(min_size=1),
     producer_id=NUMBERS,
     producer_epoch=EPOCHS,
     timeout_ms=st.integers(0, 2**31 - 1),
-    state=st.sampled_from([state for state in State if state is not State.EMPTY]),
+    state=st.sampled_from([state for state in TransactionState if state is not TransactionState.EMPTY]),
     partitions=PARTITIONS,
     start_ms=NUMBERS,
     update_ms=NUMBERS,
@@ -30,24 +30,24 @@ TRANSACTIONS = st.builds(
 )
 
 
-def _with_ids(transaction: Transaction, first_id: int) -> Transaction:
+def _with_ids(transaction: TransactionMetadata, first_id: int) -> TransactionMetadata:
     names = sorted({topic for topic, _ in transaction.partitions})
     return replace(transaction, topic_ids={name: UUID(int=first_id + n) for n, name in enumerate(names[::2])})
 
 
 @given(st.builds(_with_ids, TRANSACTIONS, st.integers(0, 2**100)))
-def test_what_was_written_is_read(transaction: Transaction) -> None:
+def test_what_was_written_is_read(transaction: TransactionMetadata) -> None:
     assert decode_key(encode_key(transaction.transactional_id)) == transaction.transactional_id
     assert decode_value(transaction.transactional_id, encode_value(transaction)) == transaction
 
 
 def test_a_value_is_byte_for_byte_what_kafka_writes() -> None:
-    transaction = Transaction(
+    transaction = TransactionMetadata(
         transactional_id="orders",
         producer_id=7,
         producer_epoch=3,
         timeout_ms=60_000,
-        state=State.PREPARE_COMMIT,
+        state=TransactionState.PREPARE_COMMIT,
         partitions=frozenset({TopicPartition("t", 1), TopicPartition("t", 0)}),
         start_ms=5,
         update_ms=6,
@@ -73,12 +73,12 @@ def test_a_value_is_byte_for_byte_what_kafka_writes() -> None:
 def test_the_id_of_a_topic_is_a_tagged_field_which_kafka_passes_over() -> None:
     """TransactionLogValue is flexible, so each topic may end in tagged fields: a count, then number, size and data."""
     topic_id = UUID("01234567-89ab-cdef-0123-456789abcdef")
-    plain = Transaction(
+    plain = TransactionMetadata(
         transactional_id="orders",
         producer_id=7,
         producer_epoch=3,
         timeout_ms=60_000,
-        state=State.ONGOING,
+        state=TransactionState.ONGOING,
         partitions=frozenset({TopicPartition("t", 1)}),
     )
     partition = "02" + "02" + b"t".hex() + "02" + "00000001"
@@ -97,7 +97,7 @@ def test_values_of_kafkas_first_version_are_read() -> None:
     )
     found = decode_value("orders", value)
     assert (found.state, found.partitions, found.update_ms, found.start_ms) == (
-        State.ONGOING,
+        TransactionState.ONGOING,
         frozenset({("t", 5)}),
         6,
         5,
@@ -107,13 +107,15 @@ def test_values_of_kafkas_first_version_are_read() -> None:
 
 
 def test_an_id_without_a_transaction_has_no_partitions() -> None:
-    empty = Transaction(transactional_id="t", producer_id=1, producer_epoch=0, timeout_ms=1)
+    empty = TransactionMetadata(transactional_id="t", producer_id=1, producer_epoch=0, timeout_ms=1)
     assert encode_value(empty)[17] == 0
     assert decode_value("t", encode_value(empty)) == empty
 
 
 @given(TRANSACTIONS, st.data())
-def test_a_damaged_record_is_named_and_never_anything_else(transaction: Transaction, data: st.DataObject) -> None:
+def test_a_damaged_record_is_named_and_never_anything_else(
+    transaction: TransactionMetadata, data: st.DataObject
+) -> None:
     value = bytearray(encode_value(replace(transaction, transactional_id="t")))
     cut = data.draw(st.integers(0, len(value) - 1))
     with pytest.raises(BadRecord):
@@ -128,7 +130,9 @@ def test_a_key_that_is_cut_short_is_no_other_id() -> None:
 
 
 def test_a_state_that_nobody_knows_is_told() -> None:
-    value = bytearray(encode_value(Transaction(transactional_id="t", producer_id=1, producer_epoch=0, timeout_ms=1)))
+    value = bytearray(
+        encode_value(TransactionMetadata(transactional_id="t", producer_id=1, producer_epoch=0, timeout_ms=1))
+    )
     value[16] = 9
     with pytest.raises(BadRecord, match="'t' cannot be read: a state of 9"):
         decode_value("t", bytes(value))

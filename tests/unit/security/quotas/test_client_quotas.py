@@ -174,8 +174,8 @@ def test_connections_have_the_rate_of_their_address_or_the_default(image: Cluste
     assert quotas.connection_rate("10.0.0.1") is None
     put(image, ("ip", None), connection_creation_rate=5.0)
     put(image, ("ip", "2001:DB8:0::1"), connection_creation_rate=7.0)
-    assert quotas.connection_rate("10.0.0.1") == 5.0
-    assert quotas.connection_rate("2001:db8::1") == 7.0
+    assert quotas.connection_rate("10.0.0.1") == (5.0, "10.0.0.1")
+    assert quotas.connection_rate("2001:db8::1") == (7.0, "2001:db8::1")
     assert not quotas.is_on, "requests are not limited by it"
 
 

@@ -6,7 +6,7 @@ from headrace.security.quotas.entities import (
     DEFAULT,
     EXACT,
     Component,
-    Operation,
+    QuotaChange,
     altered,
     check_entity,
     check_filter,
@@ -76,22 +76,22 @@ def test_what_is_no_quota_is_refused(
     entity: tuple[tuple[str, str | None], ...], key: str, value: float, words: str
 ) -> None:
     with pytest.raises(CodedError, match=words):
-        check_operations(entity, [Operation(key, value)])
+        check_operations(entity, [QuotaChange(key, value)])
 
 
 def test_a_quota_that_stands_twice_is_refused() -> None:
     with pytest.raises(CodedError, match="Duplicate quota key request_percentage"):
-        check_operations(ALICE, [Operation("request_percentage", 1.0), Operation("request_percentage", None)])
+        check_operations(ALICE, [QuotaChange("request_percentage", 1.0), QuotaChange("request_percentage", None)])
 
 
 def test_quotas_are_set_and_removed() -> None:
-    check_operations(ALICE, [Operation("whatever_was_there", None)])
-    first = altered({}, [Operation("producer_byte_rate", 1000.0), Operation("request_percentage", 12.5)])
+    check_operations(ALICE, [QuotaChange("whatever_was_there", None)])
+    first = altered({}, [QuotaChange("producer_byte_rate", 1000.0), QuotaChange("request_percentage", 12.5)])
     assert first == {"producer_byte_rate": "1000.0", "request_percentage": "12.5"}
-    assert altered(first, [Operation("producer_byte_rate", None), Operation("consumer_byte_rate", None)]) == {
+    assert altered(first, [QuotaChange("producer_byte_rate", None), QuotaChange("consumer_byte_rate", None)]) == {
         "request_percentage": "12.5"
     }
-    assert altered(first, [Operation(key, None) for key in first]) == {}
+    assert altered(first, [QuotaChange(key, None) for key in first]) == {}
 
 
 @pytest.mark.parametrize(

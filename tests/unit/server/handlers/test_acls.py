@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headrace.cluster.entries import EntryKind
+from headrace.protocol.acl import ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
-from headrace.security.acl import ResourceType
 from headrace.security.authorizer import Authorizer
 from headrace.server.context import Context
 from headrace.server.handlers import acls

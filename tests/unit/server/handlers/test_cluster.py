@@ -1,8 +1,8 @@
 import pytest
 
+from headrace.protocol.acl import ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.security.acl import ResourceType
 from headrace.server.handlers.authorized import EVERYTHING, NOT_ASKED
 from tests.support.handlers import CLUSTER_ID, Harness, Producer, versions
 

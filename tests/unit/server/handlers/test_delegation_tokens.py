@@ -204,7 +204,7 @@ def test_tokens_that_are_over_are_removed_and_let_nobody_in(site: Site) -> None:
     tokens = DelegationTokens(site.image, site.clock, users, "k3y")
 
     def lets_in() -> bool:
-        return tokens.find(ScramMechanism.SHA_256, token.token_id).found.is_real
+        return tokens.find(ScramMechanism.SHA_256, token.token_id).credential.is_real
 
     site.run(remove_expired_tokens(site.context))
     assert lets_in()
@@ -219,8 +219,8 @@ def test_a_token_proves_itself_by_scram_for_its_owner(site: Site) -> None:
     found = DelegationTokens(site.image, site.clock, ScramUsers(site.image, b"s"), "k3y").find(
         ScramMechanism.SHA_512, token.token_id
     )
-    assert (found.principal, found.expires_at_ms, found.found.is_real) == (BOB, site.clock.ms + DAY, True)
+    assert (found.principal, found.expires_at_ms, found.credential.is_real) == (BOB, site.clock.ms + DAY, True)
     nobody = DelegationTokens(site.image, site.clock, ScramUsers(site.image, b"s"), "k3y").find(
         ScramMechanism.SHA_512, "nothing"
     )
-    assert not nobody.found.is_real
+    assert not nobody.credential.is_real

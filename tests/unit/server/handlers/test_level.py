@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.protocol.levels import SUPPORTED
-from headrace.protocol.peer import InternalApi, Message, decode_message, encode_message
+from headrace.protocol.peer import InternalApi, PeerMessage, decode_message, encode_message
 from headrace.testing import Broker
 from tests.support.wire import Wire
 
@@ -20,7 +20,7 @@ def asked(broker: Broker, body: bytes, version: int = 0) -> dict[str, Any]:
 
 
 def message(**values: Any) -> bytes:
-    return b"".join(bytes(part) for part in encode_message(Message(values)))
+    return b"".join(bytes(part) for part in encode_message(PeerMessage(values)))
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -6,9 +6,9 @@ import pytest
 
 from headrace.cluster.image import BrokerNode, PartitionState, Topic
 from headrace.cluster.metadata_writer import TopicSpec
+from headrace.protocol.acl import ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
-from headrace.security.acl import ResourceType
 from headrace.server.context import RequestInfo
 from headrace.server.handlers import HANDLERS
 from headrace.server.handlers.authorized import EVERYTHING, NOT_ASKED

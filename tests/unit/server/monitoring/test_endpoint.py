@@ -7,7 +7,7 @@ from http import HTTPStatus
 import pytest
 
 from headrace.server.monitoring import endpoint
-from headrace.server.monitoring.endpoint import MOST_CONNECTIONS, Endpoint, Headers, HttpAnswer
+from headrace.server.monitoring.endpoint import MOST_CONNECTIONS, Headers, HttpAnswer, MetricsEndpoint
 
 LARGE = 32 << 20
 """More than the buffers of a connection hold."""
@@ -25,9 +25,9 @@ async def _broken(_headers: Headers) -> HttpAnswer:
     raise RuntimeError("a defect")
 
 
-def serve(talk: Callable[[int, Endpoint], Awaitable[None]]) -> None:
+def serve(talk: Callable[[int, MetricsEndpoint], Awaitable[None]]) -> None:
     async def main() -> None:
-        served = Endpoint({"/hello": _hello, "/broken": _broken, "/large": _large})
+        served = MetricsEndpoint({"/hello": _hello, "/broken": _broken, "/large": _large})
         port = await served.start("127.0.0.1", 0)
         try:
             await talk(port, served)
@@ -76,14 +76,14 @@ def status(answer: bytes) -> int:
     ],
 )
 def test_a_request_is_answered_with_the_status_that_it_deserves(request_: bytes, expected: HTTPStatus) -> None:
-    async def talk(port: int, _: Endpoint) -> None:
+    async def talk(port: int, _: MetricsEndpoint) -> None:
         assert status(await said(port, request_)) == expected
 
     serve(talk)
 
 
 def test_the_body_comes_with_its_length_and_not_for_head() -> None:
-    async def talk(port: int, _: Endpoint) -> None:
+    async def talk(port: int, _: MetricsEndpoint) -> None:
         head, body = (await said(port, b"GET /hello HTTP/1.1\r\nUser-Agent: me\r\n\r\n")).split(b"\r\n\r\n")
         assert body == b"hello me"
         assert b"Content-Length: 8" in head
@@ -95,7 +95,7 @@ def test_the_body_comes_with_its_length_and_not_for_head() -> None:
 def test_who_sends_no_request_in_time_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "HEAD_SECONDS", 0.01)
 
-    async def talk(port: int, _: Endpoint) -> None:
+    async def talk(port: int, _: MetricsEndpoint) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /hello")
         assert await until_closed(reader) == b""
@@ -111,7 +111,7 @@ async def ask_without_end(port: int) -> tuple[asyncio.StreamReader, asyncio.Stre
 
 
 def test_who_keeps_its_request_back_makes_room_for_the_next() -> None:
-    async def talk(port: int, _: Endpoint) -> None:
+    async def talk(port: int, _: MetricsEndpoint) -> None:
         slow = [await ask_without_end(port) for _number in range(MOST_CONNECTIONS + 8)]
         for _number in range(MOST_CONNECTIONS - 1):
             assert status(await said(port, b"GET /hello HTTP/1.1\r\n\r\n")) == HTTPStatus.OK
@@ -124,8 +124,9 @@ def test_who_keeps_its_request_back_makes_room_for_the_next() -> None:
     serve(talk)
 
 
+@pytest.mark.slow
 def test_who_does_not_read_its_answer_makes_room_for_the_next() -> None:
-    async def talk(port: int, _: Endpoint) -> None:
+    async def talk(port: int, _: MetricsEndpoint) -> None:
         slow = []
         for _number in range(MOST_CONNECTIONS + 1):
             slow.append(await asyncio.open_connection("127.0.0.1", port, limit=1))

@@ -18,6 +18,7 @@ from headrace.net.address import Address
 from headrace.net.ports import HeldPort
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import ErrorCode
+from headrace.replication.share_state import UNINITIALIZED, SharePartition, ShareStateChange, StateBatch
 from headrace.server.broker import Broker
 from headrace.server.monitoring.monitor import Monitor, metrics_address
 from headrace.testing.client import SimulatedClient
@@ -224,6 +225,31 @@ def test_the_coordinator_of_a_group_tells_its_lag_also_in_partitions_that_others
         assert scraped("headrace_group_lag_records", group="readers", topic="t", partition="2") == 10
         assert scraped("headrace_group_lag_seconds_max", group="readers") == pytest.approx(5, abs=0.1)
         assert scraped("headrace_groups", state="Empty") == 1
+        client.close()
+        await cluster.stop()
+
+    run_virtual(main)
+
+
+def test_the_share_coordinator_tells_the_lag_of_share_groups() -> None:
+    async def main() -> None:
+        cluster = SimulatedCluster(settings={"share.coordinator.state.topic.num.partitions": "1"})
+        client = SimulatedClient(cluster.network.host("client"))
+        await cluster_with_traffic(cluster, client)
+        store, topic = cluster[0].broker.share_state, cluster.topics()["t"]
+        for index in (1, 2):
+            key = SharePartition("workers", topic.id, index)
+            await store.initialize(key, 1, 2 if index == 1 else UNINITIALIZED)
+            state = await store.read(key, 0)
+            done = [StateBatch(5, 6, 2, 1)] if index == 1 else []
+            change = ShareStateChange(
+                state_epoch=state.state_epoch, leader_epoch=0, delivery_complete_count=len(done) * 2, batches=done
+            )
+            await store.write(key, change)
+        coordinator = cluster.leader("__share_group_state").broker
+        await coordinator.metrics.watched.group_lag.look()
+        found = [(one.group, one.partition, one.records) for one in coordinator.metrics.watched.group_lag.latest.lags]
+        assert found == [("workers", 1, 6)], "where nobody has begun to read there is no lag to be known"
         client.close()
         await cluster.stop()
 

@@ -3,13 +3,16 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from headrace.formats.bad_records import BAD_TYPE
 from headrace.spark.data_source import HEADERS, RECORD
-from headrace.spark.formats.bad_records import BAD_FIELD
 from headrace.spark.pipeline.building import consumer_groups, kept_columns, source_settings
 from headrace.spark.pipeline.document import DocumentPosition
 from headrace.spark.pipeline.model import Source
 from headrace.spark.pipeline.progress import SinkProgress, lag_of
 from headrace.spark.source.options import TriggerLimits, parse
+from headrace.spark.types import to_spark
+
+BAD_FIELD = StructField("bad", to_spark(BAD_TYPE))
 
 REPORT: dict[str, Any] = {
     "batchId": 7,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from headrace.client.columnar.model import TopicPartition, UnknownTopic
 from headrace.client.errors import ClientError, ClusterUnreachable
-from headrace.spark.pipeline.reach import Outage, Reach, clients_of
+from headrace.spark.pipeline.reach import BrokerProbe, Outage, clients_of
 from tests.support.spark.declarations import declare
 
 TWO_CLUSTERS = """
@@ -28,7 +28,7 @@ def test_an_outage_lasts_from_its_first_question_to_the_first_answer() -> None:
         if message is not None:
             raise ClusterUnreachable(message)
 
-    reach = Reach([probe], clock=lambda: next(times))
+    reach = BrokerProbe([probe], clock=lambda: next(times))
     seen = []
     for _ in range(4):
         reach.look()
@@ -48,7 +48,7 @@ def test_the_ends_of_what_is_followed_are_looked_up_and_a_topic_that_is_gone_is_
             raise answer
         return answer
 
-    reach = Reach([], ends)
+    reach = BrokerProbe([], ends)
     reach.look()
     assert reach.ends == {}
     reach.follow([where])

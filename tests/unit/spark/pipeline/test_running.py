@@ -182,6 +182,8 @@ def test_the_delay_grows_up_to_its_bound() -> None:
     restart, failure = Restart(delay=1.0, max_delay=10.0), RuntimeError(AWAY)
     assert [delay_before(restart, failure, failed) for failed in range(1, 7)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
     assert delay_before(Restart(), failure, 10**6) == 60.0
+    killed = Exception("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
+    assert delay_before(Restart(), killed, 1) == 1.0
     assert delay_before(Restart(attempts=0), failure, 1) is None
 
 
@@ -241,6 +243,14 @@ def test_every_batch_is_counted_once_however_often_one_looks() -> None:
     query.reports += [Reported(1, 7), Reported(2, 9)]
     one.look()
     assert (one.sinks[0].rows_in, one.sinks[0].batch) == (21, 2)
+
+
+def test_batches_that_end_before_the_first_look_are_counted() -> None:
+    query = FakeQuery()
+    one = running(query)
+    query.reports = [Reported(0, 4), Reported(1, 4), Reported(2, 2)]
+    one.look()
+    assert (one.sinks[0].batch, one.sinks[0].rows_in) == (2, 10)
 
 
 def test_a_report_of_an_idle_query_has_the_number_of_the_batch_to_come() -> None:

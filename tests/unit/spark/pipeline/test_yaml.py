@@ -186,7 +186,7 @@ def test_a_mapping_can_be_shared_by_a_merge_key(tmp_path: Path) -> None:
         ),
         (("from: orders, ", ""), ["5: sink 'copy' needs 'from', the name of the table to write"]),
         (("parquet: out", "parquet: out, topic: x"), ["5: sink 'copy' has topic and parquet; keep one"]),
-        ((", parquet: out", ""), ["5: sink 'copy' needs one of topic, parquet, python, console"]),
+        ((", parquet: out", ""), ["5: sink 'copy' needs one of topic, parquet, archive, python, console, connector"]),
         (
             ("parquet: out", "parquet: out, mode: complete"),
             ["5: sink 'copy': files can only be added to: 'mode' must be append, not complete"],

@@ -9,14 +9,12 @@ from headrace.coordinator.groups.consumer.member import ClassicMetadata, Consume
 from headrace.coordinator.groups.consumer.records import (
     Change,
     CurrentAssignment,
-    GroupEpoch,
     MemberSubscription,
     ResolvedRegex,
-    TargetEpoch,
-    TargetMember,
     decode,
     encode,
 )
+from headrace.coordinator.groups.targets import GroupEpoch, TargetEpoch, TargetMember
 from headrace.coordinator.runtime.fields import BadRecord
 
 TOPIC = UUID(int=5)

@@ -1,0 +1,1 @@
+"""Clients of schema registries that other people made, against ours."""

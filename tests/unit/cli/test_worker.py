@@ -1,0 +1,52 @@
+"""What `headrace worker` says of applications that it cannot run, and of its own options."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.console import ExitCode, Failure
+from headrace.cli.worker import _loaded, _without_own
+
+FILES = {
+    "worker_of_shop": "from headrace.client.handlers import App\napp = App()\napp.subscribe('t', group='g')(id)",
+    "worker_needy": "import nowhere_at_all",
+    "worker_idle": "from headrace.client.handlers import App\napp = App()",
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "reason"),
+    [
+        ("worker_of_shop", ExitCode.USAGE, "is not MODULE:APP"),
+        ("absent_module:app", ExitCode.USAGE, "no module absent_module"),
+        ("worker_of_shop:other", ExitCode.USAGE, "no App named other; it has app"),
+        ("worker_needy:app", ExitCode.FAILED, "needs the module nowhere_at_all"),
+        ("worker_idle:app", ExitCode.USAGE, "subscribes to nothing"),
+    ],
+)
+def test_what_is_no_application_is_told_with_the_reason(
+    target: str, code: ExitCode, reason: str, directory: Path
+) -> None:
+    with pytest.raises(Failure, match=reason) as failure:
+        _loaded(target)
+    assert failure.value.code == code
+
+
+def test_an_application_is_found_in_the_current_directory(directory: Path) -> None:
+    assert _loaded("worker_of_shop:app").subscriptions[0].topics == ("t",)
+
+
+def test_the_processes_of_a_worker_get_its_options_but_those_that_would_make_more_of_them() -> None:
+    given = ["worker", "run", "a:b", "--processes", "4", "-X", "x=y", "--reload", "--processes=2", "-b", "h:1"]
+    assert list(_without_own(given)) == ["worker", "run", "a:b", "-X", "x=y", "-b", "h:1"]
