@@ -14,9 +14,11 @@ from . import (
     client,
     columnar,
     commits,
+    delays,
     failover,
     fetch,
     groups,
+    hostile,
     http,
     image,
     json_formats,
@@ -28,11 +30,14 @@ from . import (
     node,
     produce,
     profiling,
+    queues,
     quotas,
     recovery,
     reload,
     replicated,
     report,
+    sdk,
+    sql,
     start,
     tls,
     transactions,
@@ -53,11 +58,15 @@ def all_works() -> list[Work]:
         *tls.works(),
         *logins.works(),
         *latency.works(),
+        *hostile.works(),
         *commits.works(),
         *reload.works(),
         *groups.works(),
+        *queues.works(),
+        *delays.works(),
         *http.works(),
         *client.works(),
+        *sdk.works(),
         *transactions.works(),
         *start.works(),
         *metrics.works(),
@@ -71,6 +80,7 @@ def all_works() -> list[Work]:
         *kernels.works(),
         *json_formats.works(),
         *columnar.works(),
+        *sql.works(),
         *spark.works(),
     ]
 
@@ -85,15 +95,17 @@ def rows_or_word(work: Work, setting: Setting, console: Console) -> list[Row]:
 
 
 def sample(work: Work, setting: Setting, console: Console) -> list[Row]:
-    """A work's rounds: ceiling, broker, ceiling, broker, and so on."""
+    """A work's rounds: ceiling, broker, broker, ceiling, and so on: who comes second finds the disk busier."""
     brokers: list[Sample] = []
     ceilings: list[Sample] = []
     rounds = min(work.rounds or setting.rounds, setting.rounds)
     for number in range(rounds):
         console.print(f"{work.title}: round {number + 1} of {rounds}", style="dim")
-        if work.ceiling is not None:
+        if work.ceiling is not None and number % 2 == 0:
             ceilings.append(work.ceiling(setting))
         brokers.append(work.broker(setting))
+        if work.ceiling is not None and number % 2:
+            ceilings.append(work.ceiling(setting))
     return rows_of(work, brokers, ceilings)
 
 

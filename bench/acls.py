@@ -8,11 +8,11 @@ check costs.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from headrace.protocol.acl import AclOperation, PatternType, PermissionType, ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.decode import decode_response
 from headrace.protocol.encode import encode_request
 from headrace.protocol.errors import ErrorCode
-from headrace.security.acl import AclOperation, PatternType, PermissionType, ResourceType
 
 from .frames import batch_of, batch_up_to, request_frame
 from .load import Pump, ask

@@ -40,7 +40,7 @@ def http_request(method: str, path: str, body: bytes = b"", content_type: str = 
 
 SINGLE: Final = http_request("POST", _PATH, _RECORD, "text/plain")
 HUNDRED: Final = http_request(
-    "POST", _PATH, json.dumps({"records": [{"value": "x" * 98} for _ in range(100)]}).encode(), "application/json"
+    "POST", _PATH, json.dumps({"messages": [{"value": "x" * 98} for _ in range(100)]}).encode(), "application/json"
 )
 FETCH: Final = http_request("GET", f"/api/v1/topics/{TOPIC}/partitions/0/messages?offset=0&limit=100&max_bytes=20000")
 LOOKUP: Final = http_request("GET", "/healthz")
@@ -251,7 +251,7 @@ def _work(
 def works() -> list[Work]:
     """REST, each kind of request beside the bare application."""
     return [
-        _work("http-publish", "REST publish, one record", SINGLE, 80, aim=0.3),
+        _work("http-publish", "REST publish, one record", SINGLE, 80, aim=0.5),
         _work("http-publish-100", "REST publish, 100 records", HUNDRED, 7500, per_request=100, connections=16),
         _work("http-fetch", "REST fetch, 100 records", FETCH, 21_000, per_request=100, connections=16),
         _work("http-lookup", "REST, answered from memory", LOOKUP, 15, aim=0.7),

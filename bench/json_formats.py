@@ -17,8 +17,8 @@ from .model import Aim, BenchError, Figure, Measure, Of, Sample, Work
 from .setting import Setting
 
 if TYPE_CHECKING:
-    from headrace.spark.formats.json_codec import JsonCodec
-    from headrace.spark.formats.payload import Payload
+    from headrace.formats.json_codec import JsonColumnDecoder
+    from headrace.formats.payload import Payload
 
 _ROWS: Final = 20_000
 _WORDS: Final = ("alpha", "beta", "order", "customer", "river", "stone", "Paris", "blue")
@@ -116,7 +116,7 @@ _SHAPES: Final = {
 class _ByPyarrow:
     """Reads what `pyarrow.json` reads with it, and the rest one by one; a part that it refuses is cut smaller."""
 
-    def __init__(self, codec: "JsonCodec") -> None:
+    def __init__(self, codec: "JsonColumnDecoder") -> None:
         import pyarrow as pa
         import pyarrow.json
 
@@ -173,21 +173,21 @@ def _joined(payload: "Payload") -> Any:
 
 
 def _payload(rows: "list[bytes | None]") -> "Payload":
-    from headrace.spark.formats.payload import payload_of_rows
+    from headrace.formats.payload import payload_of_rows
 
     return payload_of_rows(rows)
 
 
 @cache
-def _case(name: str) -> "tuple[JsonCodec, Payload]":
-    from headrace.spark.formats.json_codec import JsonCodec
+def _case(name: str) -> "tuple[JsonColumnDecoder, Payload]":
+    from headrace.formats.json_codec import JsonColumnDecoder
 
     shape, random = _SHAPES[name], Random(1)
     rows: list[bytes | None] = []
     for number in range(_ROWS):
         document = json.dumps(shape.document(random, number), separators=(",", ":")).encode()
         rows.append(random.choice(_BAD) if random.random() < shape.bad else document)
-    codec, payload = JsonCodec(shape.schema, "UTC"), _payload(rows)
+    codec, payload = JsonColumnDecoder(shape.schema, "UTC"), _payload(rows)
     ours, (values, errors) = codec.decode(payload), _ByPyarrow(codec).decode(payload)
     if not ours.values.equals(values) or ours.errors != errors:
         raise BenchError(f"{shape.title}: pyarrow reads other columns")

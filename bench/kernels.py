@@ -75,10 +75,10 @@ def _rate(setting: Setting, work: Callable[[], object]) -> Sample:
 
 def decode(setting: Setting, *, compression: str) -> Sample:
     """Fetched bytes to Arrow."""
-    from headrace.client.columnar.decode import Decoder
+    from headrace.client.columnar.decode import FetchDecoder
 
     fetched = b"".join(_batches(compression))
-    decoder = Decoder("bench", 0, with_headers=False)
+    decoder = FetchDecoder("bench", 0, with_headers=False)
     return _rate(setting, lambda: decoder.decode(fetched, 0, _ALL))
 
 

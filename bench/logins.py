@@ -35,7 +35,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-def _log_in(server: Server, mechanism: str, exchange: sasl.Exchange) -> None:
+def _log_in(server: Server, mechanism: str, exchange: sasl.SaslClient) -> None:
     with server.connect() as sock:
         body = bytes(encode_request(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": mechanism}))
         ask(sock, request_frame(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION, body, flexible=False))
@@ -53,7 +53,7 @@ def _log_in(server: Server, mechanism: str, exchange: sasl.Exchange) -> None:
                 return
 
 
-def _measured(setting: Setting, mechanism: str, begin: Callable[[], sasl.Exchange]) -> Sample:
+def _measured(setting: Setting, mechanism: str, begin: Callable[[], sasl.SaslClient]) -> Sample:
     place = Setting(
         seconds=setting.seconds,
         rounds=setting.rounds,
@@ -73,7 +73,7 @@ def _measured(setting: Setting, mechanism: str, begin: Callable[[], sasl.Exchang
 
 
 def _by_scram(mechanism: str) -> Measure:
-    return lambda setting: _measured(setting, mechanism, lambda: sasl.Scram(mechanism, _USER, _PASSWORD))
+    return lambda setting: _measured(setting, mechanism, lambda: sasl.ScramClient(mechanism, _USER, _PASSWORD))
 
 
 def _by_plain(setting: Setting) -> Sample:

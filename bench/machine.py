@@ -26,9 +26,12 @@ def shape() -> str:
 
 def placement() -> str:
     """Where server and load generator run."""
-    if not IS_PINNED:
-        return "server and load generator share the only core"
-    return "server pinned to one core, load generator to another"
+    placed = "server and load generator share the only core"
+    if IS_PINNED:
+        placed = "server pinned to one core, load generator to another"
+    if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
+        placed += ", both before all other work of the machine"
+    return placed
 
 
 def pin_client() -> None:

@@ -24,7 +24,7 @@ from headrace.cluster.store import Create, Entries, Operation, Put, Versioned
 from headrace.cluster.subscriber import Subscriber
 from headrace.cluster.topics import TOPICS, creation, led_by_first
 from headrace.config import BrokerConfig
-from headrace.protocol.peer import Message, decode_message, encode_message
+from headrace.protocol.peer import PeerMessage, decode_message, encode_message
 
 from .machine import resident_mb
 from .model import Sample
@@ -112,9 +112,9 @@ class Reign:
 
     async def told(self, subscriber: Subscriber) -> None:
         """A broker that hears of everything there is to hear, as it comes over a link."""
-        while subscriber.place.version < self.feed.version:
-            place = subscriber.place
-            answer = Message(await self.feed.poll(_WATCHER, place, 0.0))
+        while subscriber.position.version < self.feed.version:
+            place = subscriber.position
+            answer = PeerMessage(await self.feed.poll(_WATCHER, place, 0.0))
             received = decode_message(memoryview(b"".join(encode_message(answer))))
             await subscriber.take(received.values, place)
 

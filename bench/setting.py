@@ -70,6 +70,8 @@ class Setting:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of every broker."""
     secure: Secure | None = None
+    keystore: str | None = None
+    """What TLS servers show: a PEM file."""
     _count: int = field(default=0, init=False)
 
     @contextmanager
@@ -97,9 +99,11 @@ class Setting:
 
     @contextmanager
     def ceiling(self, name: str, directory: Path, *arguments: str) -> Iterator[Server]:
-        """A bare server of `bench.ceilings`."""
-        with self.running([sys.executable, "-m", f"bench.ceilings.{name}", *arguments], directory) as server:
-            yield server
+        """A bare server of `bench.ceilings`, over TLS where brokers speak that."""
+        secured = [] if self.keystore is None else ["--keystore", self.keystore]
+        command = [sys.executable, "-m", f"bench.ceilings.{name}", *arguments, *secured]
+        with self.running(command, directory) as server:
+            yield replace(server, secure=self.secure)
 
     @contextmanager
     def running(self, command: list[str], directory: Path, *, core: int = machine.SERVER_CORE) -> Iterator[Server]:

@@ -1,24 +1,24 @@
 """Bare TCP to file: bytes go from the socket to the file through one buffer, and every whole frame gets a reply.
 
 With `--sync` a reply waits for an fdatasync; one fdatasync on a second thread serves all frames written before it.
+With `--keystore` the bytes come over TLS.
 """
 
 import argparse
 import os
-import socket
 from threading import Condition, Thread
 from typing import Final
 
-from .bare import accept, listen, reply_of
+from .bare import PIECE, Connection, accept_by, listen, reply_of
 
-_BUFFER: Final = 256 * 1024
+_BUFFER: Final = PIECE
 """The fastest of 64 KiB to 4 MiB: it stays in the processor's cache between the read and the write."""
 
 
 class Replies:
     """Answers frames as they are written; `GroupCommit` waits for the disk first."""
 
-    def __init__(self, connection: socket.socket, size: int, most: int) -> None:
+    def __init__(self, connection: Connection, size: int, most: int) -> None:
         self._connection = connection
         self._size = size
         self._block = memoryview(reply_of(size) * most)
@@ -42,7 +42,7 @@ class Replies:
 class GroupCommit(Replies):
     """Answers frames once they are on stable storage."""
 
-    def __init__(self, connection: socket.socket, size: int, most: int, fd: int) -> None:
+    def __init__(self, connection: Connection, size: int, most: int, fd: int) -> None:
         super().__init__(connection, size, most)
         self._fd = fd
         self._written = self._synced = 0
@@ -77,7 +77,7 @@ class GroupCommit(Replies):
             self._synced = target
 
 
-def copy(connection: socket.socket, fd: int, frame_size: int, replies: Replies) -> None:
+def copy(connection: Connection, fd: int, frame_size: int, replies: Replies) -> None:
     """Write what comes to the file until the client goes."""
     view = memoryview(bytearray(_BUFFER))
     received = answered = 0
@@ -98,9 +98,10 @@ def main() -> None:
     parser.add_argument("--frame", type=int, required=True)
     parser.add_argument("--reply", type=int, required=True)
     parser.add_argument("--sync", action="store_true")
+    parser.add_argument("--keystore")
     options = parser.parse_args()
     fd = os.open(options.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    with listen() as listener, accept(listener) as connection:
+    with listen() as listener, accept_by(listener, options.keystore) as connection:
         most = max(_BUFFER // options.frame, 1)
         replies = (
             GroupCommit(connection, options.reply, most, fd)

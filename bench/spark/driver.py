@@ -13,6 +13,10 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.protobuf.functions import from_protobuf, to_protobuf
 from pyspark.sql.streaming import StreamingQuery
 
+from headrace.lake.archiving import ArchiveOptions
+from headrace.lake.opening import Lake
+from headrace.spark.archive.sink import ArchiveSink
+
 from . import orders
 from .synthetic import AgeSink, SyntheticSource
 
@@ -54,6 +58,22 @@ def timed_stream(spark: SparkSession, task: dict[str, Any]) -> dict[str, float]:
     progress = [p for p in query.recentProgress if p.numInputRows]
     took = sum(p.durationMs["addBatch"] for p in progress) / 1000
     return {"seconds": took, "rows": sum(p.numInputRows for p in progress)}
+
+
+def timed_archive(spark: SparkSession, task: dict[str, Any]) -> dict[str, float]:
+    """Seconds of the one batch that brings topics into tables, or into Spark's own files."""
+    frame = spark.readStream.format("headrace").options(**task["options"]).load()
+    form, checkpoint = task["format"], task["checkpoint"]
+    if form.endswith("-table"):
+        lake = Lake(path=task["path"], format=form.removesuffix("-table"))
+        options = ArchiveOptions(lake=lake, compression=task["compression"])
+        sink = ArchiveSink(options, {}, checkpoint)
+        writing = frame.writeStream.foreachBatch(lambda rows, number: sink.add(rows, number) and None)
+    else:
+        writing = frame.writeStream.format(form).option("path", task["path"]).option("compression", task["compression"])
+    query = writing.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return {"seconds": sum(p.durationMs.get("addBatch", 0) for p in query.recentProgress) / 1000}
 
 
 def ages(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +154,14 @@ def timed_write(spark: SparkSession, task: dict[str, Any]) -> dict[str, float]:
     return {"seconds": time.perf_counter() - start}
 
 
-TASKS = {"orders": timed_orders, "write": timed_write, "batch": timed_batch, "stream": timed_stream, "ages": ages}
+TASKS = {
+    "orders": timed_orders,
+    "write": timed_write,
+    "batch": timed_batch,
+    "stream": timed_stream,
+    "archive": timed_archive,
+    "ages": ages,
+}
 
 
 def main() -> None:

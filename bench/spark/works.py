@@ -8,7 +8,7 @@ from typing import Final
 
 from ..model import Aim, BenchError, Figure, Of, Sample, Work
 from ..setting import Server, Setting
-from . import formats, jars, sinks, topics
+from . import archives, formats, jars, sinks, topics
 from .session import driver
 from .topics import PARTITIONS, TOPIC
 
@@ -170,4 +170,4 @@ def works() -> list[Work]:
             rounds=2,
         )
     )
-    return [*found, *formats.works(), *sinks.works()]
+    return [*found, *formats.works(), *sinks.works(), *archives.works(filled, ROWS, ROW_BYTES)]
