@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,11 +21,13 @@ from typing import IO, Any, Final
 
 from examples.orders.generator import Shop, until
 from examples.orders.results import checks, results, show
-from headrace.cli.pipeline.view import View, view_for
+from headrace.cli.pipeline.view import PipelineView, view_for
 from headrace.client.errors import ClientError
 from headrace.spark.pipeline.progress import SinkProgress
 
 HERE: Final = Path(__file__).parent
+REVENUE: Final = "revenue=minute TIMESTAMP, country STRING, orders BIGINT, cents BIGINT"
+"""The fields of a topic that may have no record yet, of which they could be told."""
 TOPICS: Final = ("orders", "payments", "revenue", "frauds")
 SILENT_SECONDS: Final = 600.0
 """How long the pipeline may read nothing before the demo gives it up: on a busy machine a batch takes minutes."""
@@ -58,7 +61,30 @@ def main() -> int:
             raise SystemExit(f"demo: the results cannot be read: {error.message}") from error
         outcome = checks(found, messages, watermark)
         show(found, outcome)
+        for title, query in questions(directory / "archive").items():
+            say(f"\n{title}\n{textwrap.indent(query, '    ')}")
+            ask("sql", query, "--bootstrap", bootstrap, "--files", str(directory / "archive"), "--schema", REVENUE)
         return 0 if all(good for good, _ in outcome) else 1
+
+
+def questions(archive: Path) -> dict[str, str]:
+    """What to ask in SQL when all is done: a topic, and a topic together with the table that the pipeline made."""
+    return {
+        "SQL over the topic `revenue`:": (
+            "SELECT country, sum(orders) AS orders, sum(cents) / 100 AS revenue\n"
+            "FROM revenue GROUP BY country ORDER BY revenue DESC"
+        ),
+        "SQL over the topic `orders` and the table `archive` together, what was sent and what was paid:": (
+            "SELECT sent.country, count(DISTINCT sent.order_id) AS sent, count(DISTINCT paid.order_id) AS paid\n"
+            f"FROM orders AS sent LEFT JOIN read_parquet('{archive}/*/*.parquet') AS paid USING (order_id)\n"
+            "GROUP BY sent.country ORDER BY sent DESC"
+        ),
+    }
+
+
+def ask(*arguments: str) -> None:
+    """A command whose answer is shown; what fails here has been told, and takes nothing from the demo."""
+    subprocess.run([sys.executable, "-m", "headrace.cli", *arguments], check=False)
 
 
 def say(words: str) -> None:
@@ -176,7 +202,7 @@ def events(pipeline: Process) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _show(event: dict[str, Any], sinks: dict[str, SinkProgress], view: View) -> None:
+def _show(event: dict[str, Any], sinks: dict[str, SinkProgress], view: PipelineView) -> None:
     """Show what an event tells; where the sinks stand when there is a pause, so that all are as of one moment."""
     if not event and sinks:
         view.progress(list(sinks.values()))
