@@ -76,7 +76,7 @@ class LeasedConsumer:
         self._renew_for = renew_for
         self._held: dict[Acquired, float] = {}
         """What was given and not acknowledged, with the time from which it is not renewed any more."""
-        self._said: list[tuple[Acquired, Outcome]] = []
+        self._said: list[tuple[Acquired, Outcome, float | None]] = []
         self._failure: ClientError | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._loop = asyncio.new_event_loop()
@@ -126,11 +126,12 @@ class LeasedConsumer:
             self._holds.set()
         return found
 
-    def acknowledge(self, record: LeasedRecord, how: Any) -> None:
-        """Note what is to be told with the next call; `LockLost` where it is known to be in vain."""
+    def acknowledge(self, record: LeasedRecord, how: Any, delay: float | None = None) -> None:
+        """Note what is to be told with the next call; `LockLost` where it is known to be in vain. What is released is
+        delivered again after the `delay`, in seconds."""
         if self._held.pop(record.acquired, None) is None:
             raise LockLost("its lock was not renewed in time")
-        self._said.append((record.acquired, _OUTCOMES[str(how.name)]))
+        self._said.append((record.acquired, _OUTCOMES[str(how.name)], delay))
 
     def commit_async(self) -> None:
         """Tell the brokers, without waiting."""
@@ -142,8 +143,9 @@ class LeasedConsumer:
 
     async def _tell(self) -> None:
         said, self._said = self._said, []
-        if said:
-            for acquired, reason in await self._member.acknowledge(said):
+        for delay in dict.fromkeys(delay for _, _, delay in said):
+            some = [(acquired, outcome) for acquired, outcome, asked in said if asked == delay]
+            for acquired, reason in await self._member.acknowledge(some, delay):
                 log.warning("%s is not this worker's any more: %s", _place(acquired), reason)
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class LeasedConsumer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._said += [(acquired, Outcome.RELEASE) for acquired in self._held]
+        self._said += [(acquired, Outcome.RELEASE, None) for acquired in self._held]
         self._held.clear()
         await self._tell()
         await self._member.leave()

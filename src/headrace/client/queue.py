@@ -23,6 +23,8 @@ from .waiting import LibraryErrors, Waiter
 V = TypeVar("V")
 T = TypeVar("T")
 
+LONGEST_DELAY_SECONDS: Final = 86_400.0
+"""After which a message that is released is delivered again."""
 _POLL_SECONDS: Final = 0.25
 _COMMIT_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 10.0
@@ -129,9 +131,17 @@ class Queue(Generic[V]):
         """The message in hand has been handled. Asking for the next one says the same."""
         self._acknowledge(AcknowledgeType.ACCEPT)
 
-    def release(self) -> None:
-        """The message in hand may go to any worker again, which counts as one more delivery."""
-        self._acknowledge(AcknowledgeType.RELEASE)
+    def release(self, delay: float | None = None) -> None:
+        """The message in hand may go to any worker again, which counts as one more delivery: after `delay` seconds, up
+        to a day, for which the queue needs `renew_for`; else after the backoff of the group, if it has one."""
+        if delay is None:
+            self._acknowledge(AcknowledgeType.RELEASE)
+            return
+        if not isinstance(self._consumer, LeasedConsumer):
+            raise ClientError("a delay needs a queue with renew_for: librdkafka has none", "_INVALID_ARG")
+        if not 0 <= delay <= LONGEST_DELAY_SECONDS:
+            raise ClientError(f"a delay is 0 to {LONGEST_DELAY_SECONDS:.0f} seconds, not {delay}", "_INVALID_ARG")
+        self._acknowledge(AcknowledgeType.RELEASE, delay)
 
     def reject(self) -> None:
         """The message in hand is not to be delivered again: nobody can handle it."""
@@ -178,13 +188,13 @@ class Queue(Generic[V]):
         elif error.fatal() or not error.retriable():
             raise from_kafka(error, record.topic())
 
-    def _acknowledge(self, how: Any) -> None:
+    def _acknowledge(self, how: Any, *delay: float) -> None:
         message, self._in_hand = self._in_hand, None
         if message is None:
             return
         self._is_told = False
         try:
-            self._consumer.acknowledge(message.record, how)
+            self._consumer.acknowledge(message.record, how, *delay)
         except (IllegalStateException, KafkaException, LockLost) as error:
             log.warning("%s is not this worker's any more: %s", message, error)
 
@@ -278,9 +288,9 @@ class AsyncQueue(Generic[V]):
         """As of `Queue`."""
         await self._run(self._blocking.accept)
 
-    async def release(self) -> None:
+    async def release(self, delay: float | None = None) -> None:
         """As of `Queue`."""
-        await self._run(self._blocking.release)
+        await self._run(lambda: self._blocking.release(delay))
 
     async def reject(self) -> None:
         """As of `Queue`."""

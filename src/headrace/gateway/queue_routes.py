@@ -10,6 +10,7 @@ from headrace.client.aio.client import Client
 from headrace.client.aio.share_member import Outcome
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.web.messages import Answer, Request, json_answer
+from headrace.web.problem import Problem
 from headrace.web.routes import Body, Reply, Routes
 
 from .consumer_routes import gateway_url
@@ -21,6 +22,7 @@ from .queues import QueueMember
 from .read_routes import MOST_WAIT_MS, READ_PROBLEMS, UNLIKE
 
 MOST_RECEIVED: Final = 1000
+LONGEST_DELAY_MS: Final = 86_400_000
 _GROUP: Final = 32
 """The kind of resource that a group is, for settings."""
 _START: Final = "share.auto.offset.reset"
@@ -74,6 +76,13 @@ class Refuse(Struct, forbid_unknown_fields=True):
     receipts: Receipts
     group: GroupName = UNSET
     reject: Annotated[bool, Meta(description="Never deliver them again: nobody can do this.")] = False
+    delay_ms: Annotated[
+        Annotated[int, Meta(ge=0, le=LONGEST_DELAY_MS, examples=[60_000])] | UnsetType,
+        Meta(
+            description="Milliseconds until they are delivered again, up to a day, in place of the group's backoff. "
+            "The partition's leader keeps it in memory: after a failover they come after that backoff."
+        ),
+    ] = UNSET
 
 
 class QueuedMessage(Message, kw_only=True):
@@ -163,11 +172,17 @@ def _add_receiving(routes: Routes, clients: Clients, members: Consumers[QueueMem
 
 
 def _add_acknowledging(routes: Routes, clients: Clients, members: Consumers[QueueMember]) -> None:
-    async def say(request: Request, path: QueuePath, body: Acknowledge | Refuse, outcome: Outcome) -> Answer:
+    async def say(
+        request: Request,
+        path: QueuePath,
+        body: Acknowledge | Refuse,
+        outcome: Outcome,
+        release_seconds: float | None = None,
+    ) -> Answer:
         client = clients.of(request)
         member = members.get(client, _group(path, body.group), path.queue)
         receipts = dict.fromkeys(body.receipts)
-        lost = await member.acknowledge(receipts, outcome)
+        lost = await member.acknowledge(receipts, outcome, release_seconds)
         told = Acknowledged(len(receipts) - len(lost), [Lost(receipt, reason) for receipt, reason in lost.items()])
         return json_answer(told, 207 if lost else 200)
 
@@ -187,14 +202,17 @@ def _add_acknowledging(routes: Routes, clients: Clients, members: Consumers[Queu
     @routes.post(
         f"{_PATH}/nack",
         "Give back.",
-        about="They are delivered again, to anybody: at once, or after the backoff that the group is set to "
-        "(`headrace.share.retry.backoff.ms`). With `reject` they are given up, and become dead letters where the group "
-        "has a topic for those.",
+        about="They are delivered again, to anybody: after `delay_ms`, else at once, or after the backoff that the "
+        "group is set to (`headrace.share.retry.backoff.ms`). With `reject` they are given up, and become dead letters "
+        "where the group has a topic for those.",
         body=Body("Which messages.", Refuse, examples=example),
         **common,
     )
     async def nack(request: Request, path: QueuePath, body: Refuse) -> Answer:
-        return await say(request, path, body, Outcome.REJECT if body.reject else Outcome.RELEASE)
+        if body.reject and body.delay_ms is not UNSET:
+            raise Problem(400, "what is rejected is not delivered again: leave out delay_ms")
+        seconds = None if body.delay_ms is UNSET else body.delay_ms / 1000
+        return await say(request, path, body, Outcome.REJECT if body.reject else Outcome.RELEASE, seconds)
 
     @routes.post(
         f"{_PATH}/extend",

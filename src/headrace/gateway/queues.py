@@ -149,14 +149,18 @@ class QueueMember:
         except _TROUBLE as error:
             log.info("messages nobody waited for come again when their locks expire", reason=str(error))
 
-    async def acknowledge(self, receipts: Iterable[str], outcome: Outcome) -> dict[str, str]:
-        """Say what became of messages; those that are not the caller's any more, and why."""
+    async def acknowledge(
+        self, receipts: Iterable[str], outcome: Outcome, release_seconds: float | None = None
+    ) -> dict[str, str]:
+        """Say what became of messages; those that are not the caller's any more, and why. What is released is delivered
+        again after `release_seconds`, or the backoff of the group."""
         self._last_used = self._loop.time()
         self._forget_expired()
         wanted = {receipt: self._held.get(receipt) for receipt in receipts}
         lost = dict.fromkeys((receipt for receipt, held in wanted.items() if held is None), "unknown, or expired")
         known = {held.acquired: receipt for receipt, held in wanted.items() if held is not None}
-        refused = await self._member.acknowledge([(acquired, outcome) for acquired in known]) if known else []
+        said = [(acquired, outcome) for acquired in known]
+        refused = await self._member.acknowledge(said, release_seconds) if said else []
         lost |= {known[acquired]: reason for acquired, reason in refused}
         until = self._loop.time() + self.lock_seconds
         for acquired, receipt in known.items():

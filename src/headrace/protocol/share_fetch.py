@@ -1,6 +1,10 @@
 """The response of ShareFetch, by hand: as that of Fetch, ranges of files are sent between headers of ours.
 
 Versions 1 and 2, which are alike: flexible, topics named by their ids.
+
+Requests that acknowledge, ShareFetch and ShareAcknowledge, may end with a tagged field of ours, which other brokers
+pass over: after how many milliseconds what they release is delivered again. As all tagged fields of a request are its
+end, it is read there, without a walk through the request.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +13,7 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
+from .compression import Buffer
 from .encode import write_count, write_text, write_topic
 from .fetch import FileRange, Response
 
@@ -18,8 +23,30 @@ _I32: Final = Struct(">i")
 _PARTITION: Final = Struct(">ih")
 _LEADER: Final = Struct(">iiB")
 _ACQUIRED: Final = Struct(">qqhB")
+_DELAY: Final = Struct(">iB")
+_DELAY_TAG: Final = b"\x01\xc8\xa4\xa9\x03\x05"
+"""One field, its tag (6,967,880), its size."""
+_DELAY_END: Final = 0x68
+"""Not zero, with which requests without tagged fields end."""
 Range = tuple[int, int, int]
 """Of acquired records: the first offset, the last, and how often they were delivered."""
+
+
+def delay_releases(body: bytearray, milliseconds: int) -> None:
+    """Have what an encoded request releases be delivered again so late."""
+    assert not body[-1], "it has no tagged fields"
+    body[-1:] = _DELAY_TAG + _DELAY.pack(milliseconds, _DELAY_END)
+
+
+def release_delay(body: Buffer) -> int | None:
+    """The milliseconds that a request says; None where it says nothing."""
+    if not body or body[-1] != _DELAY_END:
+        return None
+    end = bytes(body[-len(_DELAY_TAG) - _DELAY.size :])
+    if len(end) < len(_DELAY_TAG) + _DELAY.size or not end.startswith(_DELAY_TAG):
+        return None
+    milliseconds: int = _DELAY.unpack_from(end, len(_DELAY_TAG))[0]
+    return milliseconds
 
 
 @dataclass(slots=True)

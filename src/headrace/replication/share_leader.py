@@ -35,7 +35,7 @@ from .purgatory import DelayedFetch
 from .share_choice import Choice, RecordChooser
 from .share_letters import DELIVERED_TOO_OFTEN, REJECTED, DeadLetterStore, DeadRecord, DeadRecords
 from .share_state import UNINITIALIZED, SharePartition, ShareState, ShareStateChange, ShareStateStore
-from .share_window import Acknowledgement, AcknowledgeType, AcquiredRange, ShareWindow
+from .share_window import Acknowledgement, AcknowledgeType, AcquiredRange, ShareWindow, Wait, most_together
 
 MOST_RUNS: Final = 10_000
 """Of one window: with more, no new records are delivered before some of the older ones are done with."""
@@ -141,6 +141,13 @@ class Wanted:
     """Whether there are never more records than `max_records`; else the last batch comes whole, unless it is huge."""
 
 
+class Waits(NamedTuple):
+    """What of a share-partition waited when it was forgotten, in the state epoch of then."""
+
+    state_epoch: int
+    waits: Sequence[Wait]
+
+
 class ShareCounts:
     """Records that members of share groups were given by this broker, and what became of them."""
 
@@ -187,6 +194,7 @@ class ShareLeader:
         counts: ShareCounts,
         letters: DeadLetterStore,
         free_at: dict[int, float],
+        waits: Waits | None = None,
     ) -> None:
         self.key = key
         self.partition = partition
@@ -203,6 +211,8 @@ class ShareLeader:
         self._is_writing_letters = False
         self._free_at = free_at
         """Of keys that have to wait between two deliveries; also for who serves the share-partition next here."""
+        self._waits = waits
+        """Of who has served the share-partition here before."""
         self._chooser: RecordChooser | None = None
         """What a group without a choice does without."""
         self._turns = 0
@@ -220,6 +230,8 @@ class ShareLeader:
         self._is_writing = False
         self._alarm: TimerHandle | None = None
         self._alarm_at = inf
+        self._has_delays = False
+        """Whether members have said when records that they release are to be delivered again."""
 
     # What it waits on, as a `FetchablePartition`
 
@@ -260,6 +272,14 @@ class ShareLeader:
         """None before it is loaded."""
         return self._window
 
+    @property
+    def waits(self) -> Waits | None:
+        """What is to be known of it when it is read again here; None where nothing is."""
+        if self._window is None or self.is_over:
+            return None
+        waits = self._window.waits(self._clock.monotonic())
+        return Waits(self._state_epoch, waits) if waits else None
+
     def close(self, error: CodedError | None = None) -> None:
         """Give up: this broker does not lead the partition any more, or the state is another's."""
         if self._failure is None:
@@ -298,6 +318,8 @@ class ShareLeader:
                     available_at=self._available_at,
                     has_letters=self._has_letters(self.settings),
                 )
+                if self._waits is not None and self._waits.state_epoch == state.state_epoch:
+                    window.wait(self._waits.waits)
             if not self.is_over:
                 self._begin(window)
         except CodedError as error:
@@ -426,6 +448,7 @@ class ShareLeader:
         until, limit = now + settings.record_lock_seconds, settings.delivery_count_limit
         ranges: list[AcquiredRange] = []
         begin = end = found.position
+        together = inf
         for _, batch in zip(turns, self._batches(offset, found), strict=False):
             if batch.base > offset:
                 window.archive(offset, batch.base - 1)  # compaction has removed what was there
@@ -433,14 +456,20 @@ class ShareLeader:
             if not batch.is_delivered:
                 window.archive(first, batch.last)
                 continue
-            count = most if wanted.is_strict else max(most, _MOST_OF_BATCH)
-            mine = window.acquire(first, batch.last, count, member, now=now, until=until, delivery_limit=limit)
+            size = batch.last - batch.base + 1
+            last, few = window.portion(first, batch.last, size, now=now, delivery_limit=limit)
+            if (few is None) is not (together == inf) and (ranges or few is None):
+                break  # those of which there are to be few go without others
+            together = inf if few is None else min(few, together)
+            count = min(most if wanted.is_strict else max(most, _MOST_OF_BATCH), together)
+            mine = window.acquire(first, last, int(count), member, now=now, until=until, delivery_limit=limit)
             if mine:
                 begin = begin if ranges else batch.position
                 end = batch.end
                 _add_ranges(ranges, mine, wanted.batch_size)
-                most -= sum(each.last_offset - each.first_offset + 1 for each in mine)
-                if most <= 0:
+                acquired = sum(each.last_offset - each.first_offset + 1 for each in mine)
+                most, together = most - acquired, together - acquired
+                if min(most, together) <= 0 or last < batch.last:
                     break
         if not ranges:
             return None
@@ -498,6 +527,7 @@ class ShareLeader:
         """Batches from that of the first choice on, as long as there are chosen records in them."""
         settings, now, chooser = self.settings, self.used_at, self._read_ahead(window)
         chosen = chooser.choose(window, now, min(wanted.max_records, self._locks_left(window)))
+        chosen = _together(window, chosen, settings.delivery_count_limit)
         self._set_alarm(chooser.retry_at)
         found = None
         if chosen:
@@ -573,9 +603,12 @@ class ShareLeader:
 
     # Acknowledging
 
-    def acknowledge(self, member: str, acknowledgements: Sequence[Acknowledgement]) -> Future[None] | None:
+    def acknowledge(
+        self, member: str, acknowledgements: Sequence[Acknowledgement], release_seconds: float | None = None
+    ) -> Future[None] | None:
         """What a member says of its records, all of it or nothing. None where that is all, else a future that is done
-        once it is committed, or has the `CodedError` why not."""
+        once it is committed, or has the `CodedError` why not. What is released is delivered again after
+        `release_seconds`; without them after the backoff of the group."""
         self.check()
         self.used_at = now = self._clock.monotonic()
         window, settings = self._window, self.settings
@@ -593,7 +626,9 @@ class ShareLeader:
             acknowledgements,
             until=now + settings.record_lock_seconds,
             delivery_limit=settings.delivery_count_limit,
+            available_at=0.0 if release_seconds is None else now + release_seconds,
         )
+        self._has_delays = self._has_delays or release_seconds is not None
         self._counts.note_acknowledged(acknowledgements, window.start)
         if not is_news:
             return None
@@ -775,7 +810,7 @@ class ShareLeader:
                 self._begin_letters()
             return
         window.commit(self._available_at)
-        if self.settings.retry_backoff_seconds:
+        if self.settings.retry_backoff_seconds or self._has_delays:
             self._set_alarm(window.next_alarm(self._clock.monotonic()))
         for waiter in waiting:
             if not waiter.done():
@@ -841,6 +876,15 @@ def _add_ranges(ranges: list[AcquiredRange], more: Sequence[AcquiredRange], batc
             ranges[-1] = before._replace(last_offset=each.last_offset)
         else:
             ranges.append(each)
+
+
+def _together(window: ShareWindow, chosen: Sequence[int], delivery_limit: int) -> list[int]:
+    """Those of the chosen offsets that can be delivered together with the first one."""
+    counts = [window.delivery_count(offset) for offset in chosen]
+    few = [most_together(count, len(chosen), delivery_limit) for count in counts]
+    if not few or few[0] is None:
+        return [offset for offset, most in zip(chosen, few, strict=True) if most is None]
+    return [offset for offset, most in zip(chosen, few, strict=True) if most == few[0]][: few[0]]
 
 
 def _end_of(state: ShareState) -> int:

@@ -11,7 +11,7 @@ from headrace.protocol.errors import CodedError, ErrorCode
 from .partition import Partition
 from .replica_fetch_state import Key
 from .share_choice import drop_past
-from .share_leader import ShareCounts, ShareGroupSettings, ShareLeader
+from .share_leader import ShareCounts, ShareGroupSettings, ShareLeader, Waits
 from .share_letters import DeadLetterStore
 from .share_state import SharePartition, ShareStateStore
 
@@ -37,6 +37,8 @@ class ShareManager:
         self._letters = letters
         self._free_at: dict[tuple[str, Key], dict[int, float]] = {}
         """Of share-partitions: which keys have to wait until when."""
+        self._waits: dict[tuple[str, Key], Waits] = {}
+        """Of share-partitions that are forgotten, while some of their records are not to be delivered yet."""
         self._clock = clock
         self._tasks = Tasks()
         self._leaders: dict[Key, dict[str, ShareLeader]] = {}
@@ -77,6 +79,7 @@ class ShareManager:
                 counts=self.counts,
                 letters=self._letters,
                 free_at=self._free_at.setdefault((group_id, (partition.topic_id, partition.index)), {}),
+                waits=self._waits.pop((group_id, (partition.topic_id, partition.index)), None),
             )
             self._tasks.spawn(leader.load())
         return leader
@@ -101,8 +104,11 @@ class ShareManager:
 
     def leads_no_more(self, partition: Partition) -> None:
         """Whoever waits for this broker is to look for the next leader."""
-        for leader in self._leaders.pop((partition.topic_id, partition.index), {}).values():
+        key = partition.topic_id, partition.index
+        for leader in self._leaders.pop(key, {}).values():
             leader.close()
+        for of in [of for of in self._waits if of[1] == key]:
+            del self._waits[of]
 
     def drop_idle(self) -> None:
         """Forget what nobody has asked for in a while."""
@@ -117,6 +123,9 @@ class ShareManager:
             drop_past(free_at, now)
             if not free_at and of[0] not in self._leaders.get(of[1], {}):
                 del self._free_at[of]
+        for of, (_, waits) in list(self._waits.items()):
+            if all(wait.until <= now for wait in waits):
+                del self._waits[of]
 
     def forget(self, group_id: str, keys: Iterable[Key]) -> None:
         """Forget the share-partitions of a group that reads them no more, unless its members still have records."""
@@ -124,7 +133,7 @@ class ShareManager:
             groups = self._leaders.get(key, {})
             leader = groups.get(group_id)
             if leader is not None and (leader.is_over or (leader.is_loaded and leader.is_idle)):
-                leader.close()
+                self._close(leader, key)
                 del groups[group_id]
                 if not groups:
                     del self._leaders[key]
@@ -135,7 +144,14 @@ class ShareManager:
         for key in keys:
             leader = self._leaders.get(key, {}).pop(group_id, None)
             if leader is not None:
-                leader.close()
+                self._close(leader, key)
+
+    def _close(self, leader: ShareLeader, key: Key) -> None:
+        """It may be read again, and its records wait as before."""
+        waits = leader.waits
+        if waits is not None:
+            self._waits[leader.key.group_id, key] = waits
+        leader.close()
 
     async def close(self) -> None:
         """Give up all of them: the broker stops. Nobody is kept waiting."""

@@ -78,6 +78,23 @@ class WindowChange(NamedTuple):
     batches: Sequence[StateBatch]
 
 
+class Portion(NamedTuple):
+    """What can be delivered together, of offsets that were asked for."""
+
+    last_offset: int
+    most: int | None
+    """So many offsets, and nothing else with them; None for any number."""
+
+
+class Wait(NamedTuple):
+    """Offsets that are not delivered again before a time, having been delivered so often."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    until: float
+
+
 AvailableAt = Callable[[int], float]
 """From when on records are delivered again that were delivered so often."""
 
@@ -85,6 +102,18 @@ AvailableAt = Callable[[int], float]
 def at_once(delivery_count: int) -> float:  # noqa: ARG001
     """They need not wait."""
     return 0.0
+
+
+def most_together(delivery_count: int, size: int, delivery_limit: int) -> int | None:
+    """How many records are delivered together that were delivered so often; None for any number.
+
+    One that makes its members fail takes the others along each time. From half of the limit on they come in ever
+    smaller parts, and for the last time each alone: so it is given up without them. `size` is that of all there are.
+    """
+    few_from = max(2, (delivery_limit + 1) // 2)
+    if not few_from <= delivery_count < delivery_limit:
+        return None
+    return 1 if delivery_count == delivery_limit - 1 else max(1, size >> (delivery_count - few_from + 1))
 
 
 class RunState(IntEnum):
@@ -98,7 +127,7 @@ class RunState(IntEnum):
 class Run:
     """Offsets next to each other that are in the same state."""
 
-    __slots__ = ("delivery_count", "first", "is_rejected", "last", "member", "state", "target", "until")
+    __slots__ = ("available_at", "delivery_count", "first", "is_rejected", "last", "member", "state", "target", "until")
 
     def __init__(
         self, first: int, last: int, state: RunState, delivery_count: int = 0, member: str = "", until: float = 0.0
@@ -115,6 +144,8 @@ class Run:
         """Of what is being archived: whether a member has rejected it."""
         self.target: DeliveryState | None = None
         """What it is to become, once that is written."""
+        self.available_at = 0.0
+        """From when on it is delivered again, where its member has said that."""
 
     @property
     def size(self) -> int:
@@ -235,6 +266,26 @@ class ShareWindow:
 
     # What members do
 
+    def portion(self, first: int, last: int, size: int, *, now: float, delivery_limit: int) -> Portion:
+        """What of the offsets from `first` to `last` can be delivered together: those before the first ones that were
+        delivered so often that there are to be few (see `most_together`), or some of these. `size` is that of the
+        batch."""
+        is_any = False
+        for index in range(self._index(first), len(self._runs) if first < self.end else 0):
+            run = self._runs[index]
+            if run.first > last:
+                break
+            if run.state is RunState.AVAILABLE and run.target is None and run.until <= now:
+                most = most_together(run.delivery_count, max(run.size, size), delivery_limit)
+                if most is not None:
+                    return Portion(run.first - 1, None) if is_any else Portion(min(run.last, last), most)
+                is_any = True
+        return Portion(last, None)
+
+    def delivery_count(self, offset: int) -> int:
+        """How often an offset was delivered."""
+        return self._runs[self._index(offset)].delivery_count if self.start <= offset < self.end else 0
+
     def acquire(
         self, first: int, last: int, most: int, member: str, *, now: float, until: float, delivery_limit: int
     ) -> list[AcquiredRange]:
@@ -277,18 +328,25 @@ class ShareWindow:
             index += 1
 
     def acknowledge(
-        self, member: str, acknowledgements: Sequence[Acknowledgement], *, until: float, delivery_limit: int
+        self,
+        member: str,
+        acknowledgements: Sequence[Acknowledgement],
+        *,
+        until: float,
+        delivery_limit: int,
+        available_at: float = 0.0,
     ) -> bool:
         """What a member says of what it has acquired, all of it or nothing; whether there is something to be written.
 
         INVALID_RECORD_STATE where it has not acquired all of it, or not any more; INVALID_REQUEST for what nobody has.
-        What lies before the start offset is passed over: it was deleted. Locks that are renewed end at `until`.
+        What lies before the start offset is passed over: it was deleted. Locks that are renewed end at `until`; what is
+        released is delivered again from `available_at` on, if that is given.
         """
         for each in acknowledgements:
             self._check_acquired(member, each)
         decided = len(self._decided)
         for first, last, kind in acknowledgements:
-            self._acknowledge(max(first, self.start), last, kind, until, delivery_limit)
+            self._acknowledge(max(first, self.start), last, kind, until, delivery_limit, available_at)
         return len(self._decided) > decided
 
     def _check_acquired(self, member: str, ack: Acknowledgement) -> None:
@@ -306,7 +364,9 @@ class ShareWindow:
                 raise _not_acquired(max(run.first, first), "another member has acquired it")
             index += 1
 
-    def _acknowledge(self, first: int, last: int, kind: AcknowledgeType, until: float, delivery_limit: int) -> None:
+    def _acknowledge(
+        self, first: int, last: int, kind: AcknowledgeType, until: float, delivery_limit: int, available_at: float
+    ) -> None:
         index = self._index(first) if first <= last else len(self._runs)
         while index < len(self._runs) and self._runs[index].first <= last:
             run = self._runs[index]
@@ -316,6 +376,7 @@ class ShareWindow:
                 run.until = until
             elif kind is AcknowledgeType.RELEASE:
                 self._release(run, delivery_limit)
+                run.available_at = available_at
             elif kind is AcknowledgeType.REJECT:
                 self._give_up(run, is_rejected=True)
             else:
@@ -337,6 +398,26 @@ class ShareWindow:
                 self._release(run, delivery_limit)
                 released += run.size
         return released
+
+    def waits(self, now: float) -> list[Wait]:
+        """What is not delivered again for now."""
+        return [
+            Wait(run.first, run.last, run.delivery_count, run.until)
+            for run in self._runs
+            if run.state is RunState.AVAILABLE and run.target is None and run.until > now
+        ]
+
+    def wait(self, waits: Iterable[Wait]) -> None:
+        """Have offsets wait as they did before, that nobody has been given since."""
+        for first, last, delivery_count, until in waits:
+            index = self._index(first)
+            while index < len(self._runs) and self._runs[index].first <= last:
+                run = self._runs[index]
+                is_same = run.state is RunState.AVAILABLE and run.delivery_count == delivery_count
+                if is_same and run.target is None and run.last >= first:
+                    index = self._cut(index, max(run.first, first), min(run.last, last))
+                    self._runs[index].until = until
+                index += 1
 
     def next_alarm(self, now: float) -> float:
         """When the next lock expires, of records that nothing is decided about, or the next wait is over."""
@@ -436,7 +517,7 @@ class ShareWindow:
             self._uncount(run, run.size)
             run.member, run.until = "", 0.0
             if target is DeliveryState.AVAILABLE:
-                run.state, run.until = RunState.AVAILABLE, available_at(run.delivery_count)
+                run.state, run.until = RunState.AVAILABLE, run.available_at or available_at(run.delivery_count)
                 self.unavailable_below = min(self.unavailable_below, run.first)
             elif target is DeliveryState.ARCHIVING:
                 run.state = RunState.ARCHIVING
@@ -444,6 +525,7 @@ class ShareWindow:
             else:
                 run.state = RunState.COMPLETE
                 self._complete += run.size
+            run.available_at = 0.0
             self._join(self._index(run.first))
         self._trim()
 
@@ -453,7 +535,7 @@ class ShareWindow:
         self._written_start = -1
         for run in committing:
             if run.target is not None:
-                run.target = None
+                run.target, run.available_at = None, 0.0
                 run.is_rejected = run.is_rejected and run.state is RunState.ARCHIVING
                 if run.state is RunState.AVAILABLE:
                     self.unavailable_below = min(self.unavailable_below, run.first)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.client import AsyncQueue, ClusterUnreachable, Message, Producer, Queue
+from headrace.client import AsyncQueue, ClientError, ClusterUnreachable, Message, Producer, Queue
 from headrace.testing import Broker
 
 pytestmark = pytest.mark.slow
@@ -159,6 +159,28 @@ def test_a_worker_that_renews_releases_rejects_and_hands_on_what_it_leaves(brief
         _ = 1 / 0
     with Queue(topic, group="r", value=int, bootstrap=brief.bootstrap) as queue:
         assert received(queue).deliveries == 2
+
+
+def test_a_job_may_be_released_until_later(brief: Broker) -> None:
+    topic = brief.create_topic("later")
+    fill(brief, topic, 3)
+    with Queue(topic, group="l", value=int, bootstrap=brief.bootstrap, prefetch=3, renew_for=60) as queue:
+        assert received(queue).value == 0
+        queue.release(delay=86_400)
+        assert received(queue).value == 1
+        queue.release(delay=1)
+        began = time.monotonic()
+        assert received(queue).value == 2
+        message = received(queue)
+        assert (message.value, message.deliveries) == (1, 2)
+        assert time.monotonic() - began >= 0.9, "told with the next fetch, at the latest"
+        with pytest.raises(ClientError, match="0 to 86400 seconds"):
+            queue.release(delay=-1)
+        queue.accept()
+    with Queue(topic, group="l", value=int, bootstrap=brief.bootstrap) as queue:
+        assert queue.receive(0.5) is None
+        with pytest.raises(ClientError, match="renew_for"):
+            queue.release(delay=1)
 
 
 def test_a_queue_of_brokers_that_do_not_answer_says_so() -> None:

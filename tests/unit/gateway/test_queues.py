@@ -95,6 +95,28 @@ def test_another_group_gets_every_message_too_and_what_has_expired_nobody(bootst
     conversation(bootstrap, talk)
 
 
+def test_what_is_given_back_may_come_again_later(bootstrap: str) -> None:
+    async def talk(ask: Asker) -> None:
+        await fill(ask, "later", "at once", "soon", "tomorrow")
+        receipts: dict[str, str] = {}
+        while len(receipts) < 3:
+            receipts |= {each["value"]: each["receipt"] for each in (await receive(ask, "later"))["messages"]}
+        began = time.monotonic()
+        for value, body in (
+            ("tomorrow", {"delay_ms": 86_400_000}),
+            ("soon", {"delay_ms": 1500}),
+            ("at once", {"delay_ms": 0}),
+        ):
+            told = await ask("POST", "/api/v1/queues/later/nack", {"receipts": [receipts[value]], **body})
+            assert (told.status, told.json["done"]) == (200, 1), told.body
+        found = [(await receive(ask, "later"))["messages"] for _ in range(2)]
+        assert [[each["value"] for each in some] for some in found] == [["at once"], ["soon"]]
+        assert time.monotonic() - began >= 1.5
+        assert {each["deliveries"] for some in found for each in some} == {2}
+
+    conversation(bootstrap, talk)
+
+
 def test_what_nobody_waits_for_any_more_is_released_at_once_and_takes_nothing_from_others(bootstrap: str) -> None:
     async def talk(ask: Asker) -> None:
         await fill(ask, "gone", "held")
@@ -120,6 +142,9 @@ def test_bad_requests_are_refused_with_their_reasons(bootstrap: str) -> None:
             ("strict/ack", {"receipts": []}, 400),
             ("strict/ack", {"receipts": ["x" * 101]}, 400),
             ("strict/ack", {"receipts": ["x"]}, 404),
+            ("strict/nack", {"receipts": ["x"], "delay_ms": -1}, 400),
+            ("strict/nack", {"receipts": ["x"], "delay_ms": 86_400_001}, 400),
+            ("strict/nack", {"receipts": ["x"], "delay_ms": 1, "reject": True}, 400),
             ("nowhere/receive", {}, 404),
             ("__consumer_offsets/receive", {}, 403),
         ):

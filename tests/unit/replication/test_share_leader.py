@@ -129,8 +129,10 @@ def take(leader: ShareLeader, member: str = "a", most: int = 500, *, strict: boo
     return ranges(leader.acquire(member, wanted(most, strict=strict)))
 
 
-async def say(leader: ShareLeader, kind: AcknowledgeType, first: int, last: int, member: str = "a") -> None:
-    waiter = leader.acknowledge(member, [Acknowledgement(first, last, kind)])
+async def say(
+    leader: ShareLeader, kind: AcknowledgeType, first: int, last: int, member: str = "a", delay: float | None = None
+) -> None:
+    waiter = leader.acknowledge(member, [Acknowledgement(first, last, kind)], delay)
     if waiter is not None:
         await waiter
 
@@ -234,6 +236,63 @@ def test_a_record_that_was_delivered_too_often_is_archived() -> None:
     run(test)
 
 
+async def deliver(leader: ShareLeader, most: int = 500) -> list[Range]:
+    """What a member gets and releases at once."""
+    got = take(leader, most=most)
+    for first, last, _ in got:
+        await say(leader, AcknowledgeType.RELEASE, first, last)
+    return got
+
+
+@pytest.mark.parametrize("batches", [(8,), (1,) * 8])
+def test_a_record_that_makes_its_members_fail_takes_no_others_along(batches: tuple[int, ...]) -> None:
+    async def test(bench: Bench) -> None:
+        bench.produce(*batches)
+        leader = await bench.loaded()
+        for count in (1, 2, 3):
+            assert await deliver(leader) == [(0, 7, count)]
+        assert await deliver(leader) == [(0, 3, 4)], "half of them, from half of the limit on"
+        assert [await deliver(leader) for _ in range(4)] == [[(n, n, 5)] for n in range(4)], "each alone, at last"
+        bench.produce(2)
+        assert [count for _, _, count in take(leader)] == [4], "and not with others"
+
+    run(test)
+
+
+def test_those_that_are_delivered_alone_wait_until_the_others_are_out() -> None:
+    async def test(bench: Bench) -> None:
+        bench.settings = replace(EARLIEST, delivery_count_limit=3)
+        bench.produce(4, 2)
+        leader = await bench.loaded()
+        assert take(leader, most=6) == [(0, 5, 1)]
+        await say(leader, AcknowledgeType.ACCEPT, 4, 5)
+        await say(leader, AcknowledgeType.RELEASE, 0, 3)
+        assert take(leader, most=2) == [(0, 3, 2)]
+        await say(leader, AcknowledgeType.RELEASE, 2, 2)
+        await say(leader, AcknowledgeType.ACCEPT, 0, 1)
+        bench.produce(3)
+        assert take(leader, "b") == [(2, 2, 3)]
+        assert take(leader, "b") == [(6, 8, 1)]
+
+    run(test)
+
+
+def test_a_choice_takes_no_others_along_either() -> None:
+    async def test(bench: Bench) -> None:
+        bench.settings = replace(EARLIEST, delivery_count_limit=3, choice=Choice(has_priorities=True))
+        bench.produce(4)
+        leader = await bench.loaded()
+        assert await deliver(leader) == [(0, 3, 1)]
+        assert await deliver(leader, 3) == [(0, 2, 2)]
+        assert take(leader) == [(0, 0, 3)]
+        assert take(leader) == [(1, 1, 3)]
+        await say(leader, AcknowledgeType.ACCEPT, 0, 1)
+        assert take(leader) == [(2, 2, 3)]
+        assert take(leader) == [(3, 3, 2)]
+
+    run(test)
+
+
 def test_a_record_waits_longer_after_each_delivery_whoever_leads() -> None:
     async def test(bench: Bench) -> None:
         bench.settings = replace(EARLIEST, retry_backoff_seconds=2.0, retry_backoff_max_seconds=5.0)
@@ -255,6 +314,92 @@ def test_a_record_waits_longer_after_each_delivery_whoever_leads() -> None:
         assert take(leader, "b") == []
         await asyncio.sleep(0.3)
         assert take(leader, "b") == [(0, 0, 4)]
+
+    run(test)
+
+
+@pytest.mark.parametrize("backoff", [0.0, 3.0])
+def test_a_release_may_have_a_delay_of_its_own(backoff: float) -> None:
+    async def test(bench: Bench) -> None:
+        bench.settings = replace(EARLIEST, retry_backoff_seconds=backoff, retry_backoff_max_seconds=backoff)
+        bench.produce(3)
+        leader = await bench.loaded()
+        take(leader)
+        await say(leader, AcknowledgeType.RELEASE, 0, 0, delay=60.0)
+        await say(leader, AcknowledgeType.RELEASE, 1, 1, delay=0.0)
+        await say(leader, AcknowledgeType.ACCEPT, 2, 2, delay=9.0)
+        assert take(leader, "b") == [(1, 1, 2)]
+        await say(leader, AcknowledgeType.ACCEPT, 1, 1, member="b")
+        woken = asyncio.Event()
+        DelayedFetch([leader], lambda _: bool(take(leader, "b")), woken.set)
+        began = bench.clock.monotonic()
+        await woken.wait()
+        assert 59.9 < bench.clock.monotonic() - began < 60.1
+
+    run(test)
+
+
+@pytest.mark.parametrize("backoff", [0.0, 30.0])
+def test_what_waits_is_remembered_also_while_a_group_has_no_members(backoff: float) -> None:
+    async def test(bench: Bench) -> None:
+        bench.settings = replace(EARLIEST, retry_backoff_seconds=backoff, retry_backoff_max_seconds=backoff)
+        bench.produce(4)
+        key = bench.partition.topic_id, 0
+        leader = await bench.loaded()
+        take(leader)
+        await say(leader, AcknowledgeType.RELEASE, 1, 2, delay=None if backoff else 30.0)
+        bench.shares.forget(GROUP, [key])
+        assert list(bench.shares) == [leader], "it has records out"
+        await say(leader, AcknowledgeType.ACCEPT, 3, 3)
+        await say(leader, AcknowledgeType.ACCEPT, 0, 0)
+        bench.shares.forget(GROUP, [key])
+        assert not list(bench.shares)
+        await asyncio.sleep(10)
+        leader = await bench.loaded()
+        assert take(leader, "b") == []
+        bench.shares.read_again(GROUP, [key])
+        leader = await bench.loaded()
+        await asyncio.sleep(19)
+        assert take(leader, "b") == []
+        await asyncio.sleep(2)
+        assert take(leader, "b") == [(1, 2, 2)]
+
+    run(test)
+
+
+def test_what_waited_is_forgotten_where_the_group_begins_anew_or_another_leads() -> None:
+    async def test(bench: Bench) -> None:
+        bench.produce(2)
+        key = bench.partition.topic_id, 0
+        for happens in ("reset", "led anew", "past"):
+            leader = await bench.loaded()
+            count = take(leader)[0][2]
+            await say(leader, AcknowledgeType.RELEASE, 0, 1, delay=3600.0)
+            bench.shares.forget(GROUP, [key])
+            if happens == "reset":
+                await bench.store.initialize(bench.key, 2, 0)
+            elif happens == "led anew":
+                bench.lead_anew()
+            else:
+                await asyncio.sleep(3601)
+                bench.shares.drop_idle()
+            assert take(await bench.loaded(), "b")[0][:2] == (0, 1)
+            bench.shares.read_again(GROUP, [key])
+            await bench.store.initialize(bench.key, 2 + count, 0)
+
+    run(test)
+
+
+def test_a_delay_that_could_not_be_written_is_forgotten() -> None:
+    async def test(bench: Bench) -> None:
+        bench.produce(1)
+        leader = await bench.loaded()
+        take(leader)
+        bench.store.failures.append(CodedError(ErrorCode.coordinator_not_available))
+        with pytest.raises(CodedError):
+            await say(leader, AcknowledgeType.RELEASE, 0, 0, delay=60.0)
+        await say(leader, AcknowledgeType.RELEASE, 0, 0)
+        assert take(leader, "b") == [(0, 0, 2)]
 
     run(test)
 

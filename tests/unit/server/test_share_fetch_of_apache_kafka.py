@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from headrace.protocol.errors import ErrorCode
 from headrace.testing import Broker
 from tests.support import acls
 from tests.support.apache_kafka import WITH_SHARE_GROUPS, ApacheKafka
@@ -34,15 +35,20 @@ class Members:
         self._wires: list[Wire] = []
         self._members: dict[str, ShareMember] = {}
         self.wire = self.connect()
-        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
-        acls.ask(self.wire, 19, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False})
-        self.topic_id = UUID(int=0)
-        while not self.topic_id.int:
-            self.topic_id = topic_id_of(self.wire, "t")
+        self.topic_id = self.topic("t", *[5] * 3)
         self.of("a").initialize()
-        for _ in range(3):
-            answer = self.wire.ask(0, 9, produce_request("t", batch_of(*[b"x"] * 5)))
+
+    def topic(self, name: str, *sizes: int) -> UUID:
+        """A new topic with batches of so many records."""
+        topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        acls.ask(self.wire, 19, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False})
+        topic_id = UUID(int=0)
+        while not topic_id.int:
+            topic_id = topic_id_of(self.wire, name)
+        for size in sizes:
+            answer = self.wire.ask(0, 9, produce_request(name, batch_of(*[b"x"] * size)))
             assert not int(answer.responses[0].partition_responses[0].error_code)
+        return topic_id
 
     def connect(self) -> Wire:
         self._wires.append(Wire(self._bootstrap))
@@ -121,6 +127,19 @@ def seen(answer: Any) -> tuple[Seen, ...]:
     return tuple(found)
 
 
+def delivered_in_vain(members: Members, mode: int) -> list[tuple[int, int, int]]:
+    """The first and last offset of each fetch, and how often they were delivered, where a member releases all."""
+    topic_id = members.topic(f"in-vain-{mode}", 40)
+    member = ShareMember(members.connect(), topic_id, group=f"in-vain-{mode}", member="aSv3jRqTLW1p3oV0Jf1Ag")
+    member.initialize()
+    found = []
+    for _ in range(10):
+        ranges = member.take(wait_ms=WAIT_MS, share_acquire_mode=mode)
+        assert member.say(*[(first, last, RELEASE) for first, last, _ in ranges]) is ErrorCode.none
+        found.append((ranges[0][0], ranges[-1][1], ranges[0][2]))
+    return found
+
+
 CODES: Final = ("error_code", "acknowledge_error_code")
 
 
@@ -145,3 +164,20 @@ def test_one_history_has_the_same_answers(both: tuple[Members, Members]) -> None
     ours, theirs = both
     for number, step in enumerate(HISTORY):
         assert (number, seen(step(ours))) == (number, seen(step(theirs)))
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_what_is_delivered_again_and_again_comes_in_the_same_parts(both: tuple[Members, Members], mode: int) -> None:
+    ours, theirs = both
+    assert delivered_in_vain(ours, mode) == delivered_in_vain(theirs, mode)
+
+
+def test_as_many_records_are_out_as_the_limit_and_the_size_of_a_batch_say(both: tuple[Members, Members]) -> None:
+    """A batch comes whole, unless the member wants no more records than it asks for: also where the limit is less."""
+    for members in both:
+        topic_id = members.topic("locks", 3000)
+        for mode, last in ((0, 2999), (1, 1999)):
+            group = f"locks-{mode}"
+            member = ShareMember(members.connect(), topic_id, group=group, member="aSv3jRqTLW1p3oV0Jf1Ag")
+            member.initialize()
+            assert member.take(wait_ms=WAIT_MS, max_records=9000, share_acquire_mode=mode) == [(0, last, 1)]

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from headrace.net.address import Address
@@ -65,11 +65,21 @@ class BrokerConnection(Conversing[asyncio.Future[memoryview]], asyncio.Protocol)
         return not self.is_closed and (self.expires_at is None or self._loop.time() < self.expires_at)
 
     async def ask(
-        self, api_key: int, values: Mapping[str, Any], *, most: int | None = None, patience: float = 0
+        self,
+        api_key: int,
+        values: Mapping[str, Any],
+        *,
+        most: int | None = None,
+        patience: float = 0,
+        edit: Callable[[bytearray], None] | None = None,
     ) -> Any:
-        """The broker's answer, an entity of kio. `patience` is what the broker was asked to wait, in seconds."""
+        """The broker's answer, an entity of kio. `patience` is what the broker was asked to wait, in seconds; `edit`
+        adds to the request what no schema has."""
         version = self.version_of(api_key, most)
-        body = await self.ask_bytes(api_key, version, [encode_request(api_key, version, values)], patience)
+        request = encode_request(api_key, version, values)
+        if edit is not None:
+            edit(request)
+        body = await self.ask_bytes(api_key, version, [request], patience)
         try:
             return decode_response(api_key, version, body)
         except ProtocolViolation as error:

@@ -10,15 +10,17 @@ A session that is lost is begun anew; what had been acquired in it may have gone
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
 from headrace.protocol.records import Record
+from headrace.protocol.share_fetch import delay_releases
 
 from ..core.codes import Remedy, remedy_of
 from ..core.errors import ConnectionLost
@@ -275,17 +277,22 @@ class ShareMember:
             return
         raise error
 
-    async def acknowledge(self, said: Iterable[tuple[Acquired, Outcome]]) -> list[tuple[Acquired, str]]:
-        """Say what became of records; those that are not this member's any more, and why."""
+    async def acknowledge(
+        self, said: Iterable[tuple[Acquired, Outcome]], release_seconds: float | None = None
+    ) -> list[tuple[Acquired, str]]:
+        """Say what became of records; those that are not this member's any more, and why. What is released is delivered
+        again after `release_seconds`; without them after the backoff of the group."""
         by_node: dict[int, list[tuple[Acquired, Outcome]]] = {}
         for acquired, outcome in said:
             by_node.setdefault(acquired.node, []).append((acquired, outcome))
         lost: list[tuple[Acquired, str]] = []
         for node, some in by_node.items():
-            lost += await self._acknowledge_to(node, some)
+            lost += await self._acknowledge_to(node, some, release_seconds)
         return lost
 
-    async def _acknowledge_to(self, node: int, said: list[tuple[Acquired, Outcome]]) -> list[tuple[Acquired, str]]:
+    async def _acknowledge_to(
+        self, node: int, said: list[tuple[Acquired, Outcome]], release_seconds: float | None
+    ) -> list[tuple[Acquired, str]]:
         session = self._sessions.setdefault(node, _Session(node))
         by_key: dict[Key, list[tuple[Acquired, Outcome]]] = {}
         for acquired, outcome in sorted(said, key=_offset):
@@ -295,7 +302,7 @@ class ShareMember:
             "topics": _topics({key: [_batch(*each) for each in some] for key, some in by_key.items()}),
         }
         try:
-            answer = await self._asked_to_acknowledge(session, values)
+            answer = await self._asked_to_acknowledge(session, values, release_seconds)
         except (ConnectionLost, CodedError) as error:
             return [(acquired, str(error)) for acquired, _ in said]
         lost: list[tuple[Acquired, str]] = []
@@ -305,20 +312,23 @@ class ShareMember:
                 code = part.error_code
                 if code is ErrorCode.invalid_record_state and len(some) > 1:  # all or none: one is somebody else's
                     for each in some:
-                        lost += await self._acknowledge_to(node, [each])
+                        lost += await self._acknowledge_to(node, [each], release_seconds)
                 elif code is not ErrorCode.none:
                     lost += [(acquired, part.error_message or code.name) for acquired, _ in some]
         return lost
 
-    async def _asked_to_acknowledge(self, session: _Session, values: Mapping[str, Any]) -> Any:
+    async def _asked_to_acknowledge(
+        self, session: _Session, values: Mapping[str, Any], release_seconds: float | None
+    ) -> Any:
         """The answer; where a session or its connection is lost, in the next: the broker may still hold the locks."""
+        edit = None if release_seconds is None else partial(delay_releases, milliseconds=round(release_seconds * 1000))
         for tries_left in reversed(range(_TRIES)):
             try:
                 async with session.turn:
                     await session.connection(self._cluster)
                     if not session.epoch:
                         await self._begin(session)
-                    return await self._ask(session, ApiKey.SHARE_ACKNOWLEDGE, values)
+                    return await self._ask(session, ApiKey.SHARE_ACKNOWLEDGE, values, edit=edit)
             except (ConnectionLost, CodedError) as error:
                 if not tries_left or (isinstance(error, CodedError) and error.code not in _SESSION_LOST):
                     raise
@@ -338,6 +348,7 @@ class ShareMember:
         *,
         epoch: int | None = None,
         patience: float = 0.0,
+        edit: Callable[[bytearray], None] | None = None,
     ) -> Any:
         """The answer to the next request of a session, which is begun anew where it is lost."""
         connection = await session.connection(self._cluster)
@@ -348,7 +359,7 @@ class ShareMember:
             **values,
         }
         try:
-            answer = checked(await connection.ask(api_key, asked, patience=patience))
+            answer = checked(await connection.ask(api_key, asked, patience=patience, edit=edit))
         except (ConnectionLost, CodedError, asyncio.CancelledError):
             await session.reset()
             raise

@@ -13,6 +13,7 @@ that were released.
   session ends with its epoch of -1 or with its connection; what it had acquired is then released.
 - Acknowledgements are answered once they are committed, those of a partition all or none: INVALID_RECORD_STATE where
   the member has not acquired all of it. They may come with a fetch, but not with the first one of a session.
+- What they release may have a delay of its own, in a tagged field of ours (see `protocol.share_fetch`), up to a day.
 - v2 renews locks (a request that says so fetches nothing), and limits records strictly instead of by whole batches.
 - A request names at most 4,000 partitions, and says of the records of one at most 10,000 things one after the other:
   INVALID_REQUEST otherwise, as longer ones would keep everybody waiting. Nor has a session more partitions. Of a batch
@@ -36,7 +37,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.encode import blank_response
 from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.fetch import Response
-from headrace.protocol.share_fetch import NodeEndpoint, SharedPartition, write_response
+from headrace.protocol.share_fetch import NodeEndpoint, SharedPartition, release_delay, write_response
 from headrace.replication.purgatory import DelayedFetch, FetchablePartition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.share_leader import MOST_RUNS, ShareLeader, Wanted
@@ -54,6 +55,8 @@ from .share_sessions import FINAL_EPOCH, FIRST_EPOCH, MOST_OF_SESSION, Key, Shar
 
 STRICT: Final = 1
 """The acquire mode in which a fetch gets never more records than it asks for."""
+LONGEST_DELAY_MS: Final = 86_400_000
+"""After which a record that is released is delivered again; a day."""
 LONGEST_ID: Final = 1_000
 """Characters of a member id: each record that is out is its member's."""
 
@@ -268,6 +271,7 @@ class ShareFetch:
         self._request = request
         self._entity = entity
         self._connection = request.connection
+        self._release_ms = release_delay(request.frame[request.body :])
         self._answers: dict[Key, SharedPartition] = {}
         self._pending: list[tuple[SharedPartition, Key, Future[None]]] = []
         self._has_failed = False
@@ -291,14 +295,16 @@ class ShareFetch:
     async def acknowledge(self, session: ShareSession) -> None:
         """Begin with what the request acknowledges."""
         may_renew = bool(getattr(self._entity, "is_renew_ack", False))
+        release_seconds = None if self._release_ms is None else self._release_ms / 1000
         async for key, asked in paced(_partitions(self._entity.topics)):
             if not asked.acknowledgement_batches:
                 continue
             answer = self._answer(key)
             try:
                 said = acknowledgements(asked.acknowledgement_batches, may_renew=may_renew)
+                _check_delay(self._release_ms)
                 leader = self._handler.leader(session.group_id, key, self._connection)
-                waiter = leader.acknowledge(session.member_id, said)
+                waiter = leader.acknowledge(session.member_id, said, release_seconds)
             except CodedError as error:
                 self._refuse(answer, key, error)
             else:
@@ -557,6 +563,11 @@ def _check_count(entity: Any) -> None:
     topics = (*(entity.topics or ()), *(getattr(entity, "forgotten_topics_data", None) or ()))
     if sum(len(topic.partitions or ()) for topic in topics) > MOST_OF_SESSION:
         raise CodedError(ErrorCode.invalid_request, f"more than {MOST_OF_SESSION} partitions in one request")
+
+
+def _check_delay(milliseconds: int | None) -> None:
+    if milliseconds is not None and not 0 <= milliseconds <= LONGEST_DELAY_MS:
+        raise CodedError(ErrorCode.invalid_request, f"what is released waits 0 to {LONGEST_DELAY_MS} ms")
 
 
 def _check_renewal(entity: Any) -> None:
