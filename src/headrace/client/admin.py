@@ -91,8 +91,9 @@ class Admin:
         admin.create_topics(["orders"], partitions=6)
 
     `settings` are those of other clients; `properties` are librdkafka's, which are not looked at. A wrong password is
-    told at once, and that no broker answers within three seconds. What takes longer for other reasons is told to
-    `on_wait`, and waited for up to `timeout`; `diagnose` may know of a reason not to.
+    told at once, that nobody listens within three seconds, that brokers which listen do not answer after ten. What
+    takes longer for other reasons is told to `on_wait`, and waited for up to `timeout`; `diagnose` may know of a reason
+    not to.
     """
 
     def __init__(

@@ -17,6 +17,9 @@ _METADATA: Final = 3
 _VERSION: Final = 1
 MAX_ANSWER: Final = 1 << 20
 _CLIENT_ID: Final = b"headrace-probe"
+CONNECT_SECONDS: Final = 2.0
+ANSWER_SECONDS: Final = 8.0
+_SLACK_SECONDS: Final = 0.5
 
 
 def require_listener(bootstrap: str, timeout: float = 2.5) -> None:
@@ -28,18 +31,22 @@ def require_listener(bootstrap: str, timeout: float = 2.5) -> None:
     _require_one(bootstrap, connect, timeout)
 
 
-def require_answer(bootstrap: str, timeout: float = 1.2) -> None:
-    """Return once a broker answers at one of the addresses, if only by hanging up; ClusterUnreachable if none does."""
+def require_answer(bootstrap: str) -> None:
+    """Return once a broker answers at one of the addresses, if only by hanging up; ClusterUnreachable if none does.
+
+    One that takes connections is there: it may be busy for seconds.
+    """
 
     def ask(address: Address) -> None:
-        with socket.create_connection(address, timeout=timeout) as connection:
+        with socket.create_connection(address, timeout=CONNECT_SECONDS) as connection:
+            connection.settimeout(ANSWER_SECONDS)
             connection.sendall(_api_versions_request())
             try:
                 connection.recv(4)
             except TimeoutError:
                 raise TimeoutError("takes connections, but does not answer") from None
 
-    _require_one(bootstrap, ask, 2 * timeout)
+    _require_one(bootstrap, ask, CONNECT_SECONDS + ANSWER_SECONDS + _SLACK_SECONDS)
 
 
 def _require_one(bootstrap: str, attempt: Callable[[Address], None], timeout: float) -> None:

@@ -54,6 +54,9 @@ _SLICE_SECONDS: Final = 0.1
 _POLL_EVERY: Final = 256
 _TRANSACTION_SECONDS: Final = 60.0
 _TRY_SECONDS: Final = 5.0
+_FIRST_PAUSE_SECONDS: Final = 0.02
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+"""Between two tries of a call, from the first on twice as long each time."""
 _LATE_SECONDS: Final = 10.0
 """How much later than it was told a call may return."""
 _FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_FATAL"})
@@ -430,6 +433,7 @@ class Producer:
     def _retried(self, call: Callable[[], object], deadline: float = math.inf) -> None:
         """A call of the transactional API, again while that helps. librdkafka may wait for a coordinator it lost long
         after the brokers ended the transaction: a deadline is for that."""
+        pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 call()
@@ -443,6 +447,8 @@ class Producer:
                     raise ProducerFenced(
                         f"the transaction hangs, and so would others: {error.str()}", str(error.name())
                     ) from exception
+                time.sleep(pause)  # while brokers are away some calls return at once
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _returning(self, call: Callable[[float], object], seconds: float) -> None:
         """A call of the transactional API that takes a time to wait. librdkafka does not return from some of them when

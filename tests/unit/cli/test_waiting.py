@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.client import probe
 from headrace.config import PLAIN_USERS
 from headrace.testing import Broker
 from tests.support.cli import Run
@@ -33,8 +34,9 @@ def guarded() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a broker that takes connections, and has stopped."""
+    monkeypatch.setattr(probe, "ANSWER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 

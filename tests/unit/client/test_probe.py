@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from headrace.client import probe
 from headrace.client.errors import ClusterUnreachable
-from headrace.client.probe import broker_count, require_listener
+from headrace.client.probe import broker_count, require_answer, require_listener
 from headrace.net.address import Address, parse_address, parse_bootstrap
 
 Serve = Callable[[socket.socket], None]
@@ -90,3 +91,31 @@ def test_one_listener_of_several_is_enough() -> None:
         require_listener(f"127.0.0.1:{closed.getsockname()[1]},127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(ClusterUnreachable, match="connection refused"):
             require_listener(f"127.0.0.1:{closed.getsockname()[1]}")
+
+
+def test_a_broker_that_listens_has_more_time_to_answer_than_to_take_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(probe, "ANSWER_SECONDS", 60.0)
+
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1024)
+        threading.Event().wait(1.0)  # five times what a connection may take
+        connection.sendall(bytes(4))
+
+    with server(serve) as address:
+        require_answer(str(address))
+
+
+def test_a_broker_that_listens_and_never_answers_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "ANSWER_SECONDS", 0.2)
+    over = threading.Event()
+
+    def serve(_: socket.socket) -> None:
+        over.wait(60)
+
+    with server(serve) as address:
+        with pytest.raises(ClusterUnreachable, match="takes connections, but does not answer"):
+            require_answer(str(address))
+        over.set()

@@ -1,11 +1,13 @@
 """What a producer and its settings do without a broker."""
 
 import logging
+import time
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace.client import ClientError
-from headrace.client.producer import OF_CONSUMERS, OF_PRODUCERS, OncePerMinute, library_settings
+from headrace.client.producer import OF_CONSUMERS, OF_PRODUCERS, OncePerMinute, Producer, library_settings
 from headrace.client.waiting import LibraryErrors
 
 
@@ -43,3 +45,19 @@ def test_an_address_that_is_given_comes_before_that_of_the_settings() -> None:
 def test_what_is_no_address_is_refused_at_once(bootstrap: str) -> None:
     with pytest.raises(ClientError, match="the brokers' addresses: "):
         library_settings(bootstrap, None, LibraryErrors(), OF_PRODUCERS)
+
+
+def test_calls_that_fail_at_once_while_brokers_are_away_are_tried_at_growing_intervals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    answers = iter([KafkaException(KafkaError(KafkaError._TRANSPORT, retriable=True)) for _ in range(9)])
+
+    def call() -> None:
+        if (error := next(answers, None)) is not None:
+            raise error
+
+    with Producer("127.0.0.1:1") as producer:
+        producer._retried(call)
+    assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0]
