@@ -538,10 +538,35 @@ class Broker:
             log.warning("a log of no known topic was set aside; delete it if it is not missed", directory=name)
 
     def _begin_serving(self, image: ClusterImage, controller: Controller) -> None:
-        loop = asyncio.get_running_loop()
-        config, rng, clustered = self.config, self._rng, self._clustered
+        loop, clustered = asyncio.get_running_loop(), self._clustered
         self._throttling = Throttling(self._quotas, loop.time, perf_counter_ns)
         self._sasl.is_known = None if clustered is None else clustered.member.is_ready
+        share_state = self._begin_coordinators(image, controller)
+        self._context = context = self._make_context(image, controller, share_state)
+        files = FileCaps(self._descriptors.connections, self._descriptors.log_files // 2)
+        self._fetch = self._make_fetch_handler(context, files)
+        self._health = self._make_health(image)
+        self._share_fetch = self._make_share_handler(context, files)
+        produce = ProduceHandler(self._replicas, self._make_schema_book(image), context.authorizer)
+        audit_partition = AuditPartition(self._replicas, self._clock)
+        self._begin_audit(image, controller, audit_partition)
+        self._metrics = self._make_metrics(image, produce)
+        dispatcher = self._make_dispatcher(context, produce, audit_partition)
+        self._held.push_async_callback(dispatcher.close)
+        self._hold_to_quotas(loop, image, dispatcher)
+        self._cleaner = Cleaner(
+            self._replicas,
+            self._disk,
+            self._retention_clock,
+            self._world.workers.aside,
+            dedupe_bytes=lambda: int(self.config["log.cleaner.dedupe.buffer.size"]),
+        )
+        self._begin_chores(loop)
+        self._listeners.start(dispatcher.serve if clustered is None else self._with_pulse(clustered, dispatcher))
+
+    def _begin_coordinators(self, image: ClusterImage, controller: Controller) -> RoutedShareState:
+        """Of groups, transactions and the state of share groups; what asks the last of these, wherever it is."""
+        loop, config, rng, clustered = asyncio.get_running_loop(), self.config, self._rng, self._clustered
         self._share = ShareCoordinator(
             settings=ShareCoordinatorSettings.of(config),
             image=image,
@@ -571,11 +596,14 @@ class Broker:
             share_state=share_state,
         )
         self._groups.start()
-        authorizer = authorizer_of(config, image, None if self._audit is None else self._audit.denied)
         self._transactions = self._make_transactions(image, controller)
         self._transactions.start()
         self._replicas.on_transaction_end = self._groups.transaction_ended
-        self._context = context = Context(
+        return share_state
+
+    def _make_context(self, image: ClusterImage, controller: Controller, share_state: RoutedShareState) -> Context:
+        config, clustered = self.config, self._clustered
+        return Context(
             config=config,
             clock=self._clock,
             image=image,
@@ -592,25 +620,29 @@ class Broker:
                 peers=None if clustered is None else clustered.peers,
             ),
             active_controller=(lambda: config.node_id) if clustered is None else (lambda: clustered.member.controller),
-            authorizer=authorizer,
+            authorizer=authorizer_of(config, image, None if self._audit is None else self._audit.denied),
             quotas=self._quotas,
         )
+
+    def _make_fetch_handler(self, context: Context, files: FileCaps) -> FetchHandler:
+        config, rng = self.config, self._rng
         sessions = FetchSessions(
             int(config["max.incremental.fetch.session.cache.slots"]), lambda: rng.randrange(1, 2**31)
         )
-        replica_brokers = (lambda: image.brokers) if config["replica.selector.class"] else None
-        files = FileCaps(self._descriptors.connections, self._descriptors.log_files // 2)
-        self._fetch = FetchHandler(
-            loop,
+        return FetchHandler(
+            asyncio.get_running_loop(),
             self._replicas,
             sessions,
             int(config["fetch.max.bytes"]),
-            replica_brokers,
+            (lambda: context.image.brokers) if config["replica.selector.class"] else None,
             files,
-            authorizer,
+            context.authorizer,
             self._throttling,
         )
-        self._health = BrokerHealth(
+
+    def _make_health(self, image: ClusterImage) -> BrokerHealth:
+        config, clustered = self.config, self._clustered
+        return BrokerHealth(
             broker_id=config.node_id,
             image=image,
             is_controller=self._is_controller,
@@ -628,19 +660,18 @@ class Broker:
             level=lambda: self._level if clustered is None else clustered.member.level,
             addresses=tuple(self._listener_reports()),
         )
-        self._share_fetch = self._make_share_handler(context, files)
-        schemas = self._make_schema_book(image)
-        audit_partition = AuditPartition(self._replicas, self._clock)
-        self._begin_audit(image, controller, audit_partition)
-        produce = ProduceHandler(self._replicas, schemas, authorizer)
-        self._metrics = self._make_metrics(image, produce)
+
+    def _make_dispatcher(
+        self, context: Context, produce: ProduceHandler, audit_partition: AuditPartition
+    ) -> Dispatcher:
+        clustered, authorizer = self._clustered, context.authorizer
         raw: dict[ApiKey, RawHandler] = {
             ApiKey.PRODUCE: produce,
             ApiKey.FETCH: self._fetch,
             ApiKey.SHARE_FETCH: self._share_fetch.fetch,
             ApiKey.SHARE_ACKNOWLEDGE: self._share_fetch.acknowledge,
         }
-        dispatcher = Dispatcher(
+        return Dispatcher(
             context,
             HANDLERS,
             raw,
@@ -651,21 +682,10 @@ class Broker:
             is_out_of_touch=lambda: clustered is not None and clustered.member.is_out_of_touch,
             describe_health=HealthHandler(self._health.report, authorizer),
             describe_rights=RightsHandler(authorizer),
-            times=self._metrics.watched.times if config[REQUEST_METRICS] else None,
+            times=self._metrics.watched.times if self.config[REQUEST_METRICS] else None,
             update_level=LevelHandler(self._update_level, authorizer, self._audit),
             audit=self._audit,
         )
-        self._held.push_async_callback(dispatcher.close)
-        self._hold_to_quotas(loop, image, dispatcher)
-        self._cleaner = Cleaner(
-            self._replicas,
-            self._disk,
-            self._retention_clock,
-            self._world.workers.aside,
-            dedupe_bytes=lambda: int(self.config["log.cleaner.dedupe.buffer.size"]),
-        )
-        self._begin_chores(loop)
-        self._listeners.start(dispatcher.serve if clustered is None else self._with_pulse(clustered, dispatcher))
 
     def _make_share_handler(self, context: Context, files: FileCaps) -> ShareHandler:
         config, given = self.config, context.image.group_configs
