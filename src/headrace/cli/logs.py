@@ -1,5 +1,6 @@
 """Logs of a server process: one line per event, to stderr; stdout belongs to results."""
 
+import logging
 import sys
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -82,3 +83,20 @@ def configure_logs(format_: LogFormat, level: LogLevel, node: int | None = None)
         logger_factory=NamedOutput,
         cache_logger_on_first_use=True,
     )
+    _take_in_clients(structlog)
+
+
+def _take_in_clients(structlog: Any) -> None:
+    """Have the lines of the client library, which logs as libraries do, look like all others; but where an application
+    has set up logging itself, they are there."""
+
+    class ToProcess(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if not logging.getLogger().handlers:
+                about = {"exc_info": record.exc_info} if record.exc_info else {}
+                structlog.get_logger(record.name).log(record.levelno, record.getMessage(), **about)
+
+    library = logging.getLogger("headrace")
+    library.handlers[:] = [each for each in library.handlers if type(each).__name__ != ToProcess.__name__]
+    library.addHandler(ToProcess())
+    library.setLevel(logging.DEBUG)

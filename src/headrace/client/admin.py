@@ -6,7 +6,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from .errors import ClientError, UnknownTopic, from_kafka, translated
+from headrace.protocol.topic_partition import TopicPartition
+
+from .errors import ClientError, UnknownPartition, UnknownTopic, from_kafka, translated
 from .probe import require_answer, require_listener
 from .waiting import Diagnose, LibraryErrors, OnWait, Waiter
 
@@ -255,11 +257,12 @@ class Admin:
 
     def offsets(self, topic: str, at: Mapping[int, Any], committed_only: bool = False) -> dict[int, int]:
         """The offset of each partition at an `OffsetSpec`; -1 where a time lies after the last record."""
-        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka import TopicPartition as Place
 
         if not at:
             return {}
-        request = {TopicPartition(topic, partition): spec for partition, spec in at.items()}
+        request = {Place(topic, partition): spec for partition, spec in at.items()}
         level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
         what, deadline = f"the offsets of topic '{topic}'", time.monotonic() + min(_ELECTION_SECONDS, self._timeout)
         while True:
@@ -268,9 +271,18 @@ class Admin:
                     futures = self._client.list_offsets(request, isolation_level=level, request_timeout=self._timeout)
                     return {tp.partition: int(self._result(future, what).offset) for tp, future in futures.items()}
             except ClientError as error:
+                if error.code == "_NOENT":
+                    self._check_partitions(topic, at)
                 if error.code not in _ELECTIONS or time.monotonic() > deadline:
                     raise
             time.sleep(_PAUSE_SECONDS)
+
+    def _check_partitions(self, topic: str, partitions: Iterable[int]) -> None:
+        """UnknownTopic, or UnknownPartition, if that is it: librdkafka does not say."""
+        numbers = self.partition_numbers(topic)
+        for partition in partitions:
+            if partition not in numbers:
+                raise UnknownPartition(TopicPartition(topic, partition), len(numbers))
 
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The first offset that each partition has."""

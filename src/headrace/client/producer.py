@@ -49,6 +49,8 @@ _VARIES: Final = re.compile(r"\[[^\]]*#\w+-\d+\] |\(after \d+ms[^)]*\)")
 """Which client a line is of, and how long something took."""
 _REPEAT_SECONDS: Final = 60.0
 _MOST_LINES: Final = 1000
+_RECONNECT_MS: Final = 1000
+"""As Java's clients have it: after librdkafka's ten seconds a broker that is back would long have been of use."""
 _DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 _SLICE_SECONDS: Final = 0.1
 _POLL_EVERY: Final = 256
@@ -59,6 +61,7 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 """Between two tries of a call, from the first on twice as long each time."""
 _LATE_SECONDS: Final = 10.0
 """How much later than it was told a call may return."""
+_HANGS: Final = "the transaction hangs: the brokers end it when its time is over, and this producer does no more"
 _FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_FATAL"})
 """A transactional producer has hardly another reason to be finished for good (_FATAL), nor another cure."""
 
@@ -115,6 +118,7 @@ def library_settings(
         "log_level": 4,
         "logger": log,
         "error_cb": errors,
+        **({} if "reconnect.backoff.ms" in located else {"reconnect.backoff.max.ms": _RECONNECT_MS}),
         **for_librdkafka(located),
         **{name: value for name, value in given.items() if callable(value)},
     }
@@ -157,6 +161,8 @@ class Producer:
         self._is_traced = is_traced()
         self._sent = 0
         self._has_initialized = False
+        self._is_stuck = False
+        """Whether a call of the transactional API has not returned: every further one is refused until it does."""
         defaults: dict[str, Any] = {
             "enable.idempotence": True,
             "acks": "all",
@@ -167,6 +173,8 @@ class Producer:
         }
         if transactional_id is not None:
             defaults["transactional.id"] = transactional_id
+            # A transaction that is open while librdkafka bootstraps anew never gets its offsets, nor an end.
+            defaults["metadata.recovery.strategy"] = "none"
         self.is_transactional = transactional_id is not None
         self._lanes: dict[str, str] = {}
         """Where messages of topics wait, of those that are known to have such a place."""
@@ -435,6 +443,8 @@ class Producer:
         after the brokers ended the transaction: a deadline is for that."""
         pause = _FIRST_PAUSE_SECONDS
         while True:
+            if self._is_stuck:
+                raise ProducerFenced(_HANGS, "_STATE")
             try:
                 call()
                 return
@@ -458,10 +468,8 @@ class Producer:
         try:
             future.result(seconds + _LATE_SECONDS)
         except TimeoutError:
-            raise ProducerFenced(
-                "the transaction hangs: the brokers end it when its time is over, and this producer does no more",
-                "_STATE",
-            ) from None
+            self._is_stuck = True
+            raise ProducerFenced(_HANGS, "_STATE") from None
 
     def _commit(self) -> None:
         self._retried(lambda: self._returning(self._producer.commit_transaction, _TRANSACTION_SECONDS))
