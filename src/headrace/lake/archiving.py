@@ -139,6 +139,8 @@ class Archive:
                 "--upsert into a new table"
             )
         _require_writable_levels(table, snapshot)
+        if obstacles := table.obstacles(snapshot):
+            raise LakeError(f"{table.name} cannot have records: {'; '.join(obstacles)}")
         columns = require_record_columns(snapshot.columns, keeps_bytes=self.options.keeps_bytes, name=table.name)
         if not columns.equals(snapshot.columns):
             snapshot = table.evolve(snapshot, columns)

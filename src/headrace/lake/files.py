@@ -83,6 +83,8 @@ class _Open:
     rows: int = 0
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
     times: tuple[int, int] | None = None
+    has_others: bool = False
+    """Whether there are rows that are no records, as in a table that somebody else has made."""
 
 
 class FileWriter:
@@ -177,7 +179,14 @@ class FileWriter:
         one.writer.close()
         size = one.file.finish()
         self._done.append(
-            DataFile(name=one.name, rows=one.rows, size=size, partition=one.partition, spans=one.spans, times=one.times)
+            DataFile(
+                name=one.name,
+                rows=one.rows,
+                size=size,
+                partition=one.partition,
+                spans={} if one.has_others else one.spans,
+                times=None if one.has_others else one.times,
+            )
         )
 
 
@@ -212,6 +221,10 @@ def as_text(value: object) -> str | None:
 
 def _note(one: _Open, rows: pa.RecordBatch) -> None:
     names = rows.schema.names
+    if OFFSET in names and rows.column(OFFSET).null_count:
+        one.has_others = True
+    if one.has_others:
+        return
     if OFFSET in names and PARTITION in names:
         for partition, (first, last) in spans_of(rows).items():
             before = one.spans.get(partition, (first, last))

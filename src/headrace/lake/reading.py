@@ -78,7 +78,7 @@ class Archived:
                 found |= {number for one in files for number in one.spans}
                 continue
             for batch in table.read(snapshot, files, [PARTITION]):
-                found |= set(batch.column(PARTITION).unique().to_pylist())
+                found |= set(batch.column(PARTITION).drop_null().unique().to_pylist())
         return sorted(found)
 
     def first_since(self, partition: int, moment: datetime) -> int | None:

@@ -41,6 +41,9 @@ TABLE_COLUMNS: Final = pa.schema(
 )
 """A record in a table of its topic."""
 
+ALWAYS_THERE: Final = frozenset({PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE})
+"""What every record has."""
+
 BAD_COLUMNS: Final = TABLE_COLUMNS.append(pa.field(ERROR, pa.string()))
 """A record that could not be decoded, as it was, and why."""
 

@@ -21,12 +21,14 @@ from ..files import BY_TIME, DataFile, PartitionField, Partitioning
 from ..places import Place
 from ..records import OFFSET, PARTITION, STAGING, TIMESTAMP
 from ..state import TableState, state_of
-from .model import Change, Snapshot
+from .model import Change, Snapshot, without_nulls
 from .parquet import read_files
 
 _APP: Final = "headrace"
 _STATES: Final = "_headrace/"
 _RANDOM_BITS: Final = 20
+_CONSTRAINT: Final = "delta.constraints."
+_COLUMN_RULES: Final = ("delta.generationExpression", "delta.invariants", "delta.identity")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CONFIGURATION: Final = {"delta.checkpointInterval": "20"}
 
@@ -120,6 +122,21 @@ class DeltaTable:
                     value = pa.scalar(one.partition.get(name)).cast(wanted.field(name).type)
                     batch = batch.append_column(name, pa.repeat(value, len(batch)))
                 yield conformed_batch(batch, wanted)
+
+    def obstacles(self, _snapshot: Snapshot) -> Sequence[str]:
+        """Rules that Delta leaves to who writes, and names of columns that are not those of files."""
+        settings = self._table.metadata().configuration
+        found = [
+            f"it has the constraint '{name.removeprefix(_CONSTRAINT)}', which is not checked here"
+            for name in settings
+            if name.startswith(_CONSTRAINT)
+        ]
+        if settings.get("delta.columnMapping.mode", "none") != "none":
+            found.append("its columns have other names in files (delta.columnMapping.mode)")
+        for one in self._table.schema().fields:
+            rules = [name for name in one.metadata if name.startswith(_COLUMN_RULES)]
+            found += [f"column '{one.name}' has the rule {name}, which is not kept here" for name in rules]
+        return [*found, *without_nulls(pa.schema(self._table.schema().to_arrow()))]
 
     def sweep(self, older_than: float) -> int:
         """Delta's own vacuum, and states that no version needs any more."""

@@ -16,16 +16,19 @@ from ..files import DataFile, PartitionField, Partitioning
 from ..places import LocalPlace, Place
 from ..records import OFFSET, PARTITION
 from ..state import TableState, state_of
-from .model import Change, Snapshot
+from .model import Change, Snapshot, without_nulls
 from .parquet import read_files
 
 STATE: Final = "headrace.state"
 _VERSION: Final = "headrace.version"
+_NAMES: Final = "schema.name-mapping.default"
 _SPAN: Final = (PARTITION, OFFSET)
 _MOST_PARTITIONS: Final = 10_000
 _LEVELS: Final = {"day": "_day", "hour": "_hour"}
+_RETRIES: Final = "commit.retry.num-retries"
+"""None: pyiceberg would commit a state again that is old by then."""
 _PROPERTIES: Final = {
-    "commit.retry.num-retries": "0",  # pyiceberg would commit a state again that is old by then
+    _RETRIES: "0",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
     "format-version": "2",
@@ -94,7 +97,7 @@ class IcebergTable:
                 for one in _finest(partitioning):
                     spec.add_field(one.source, one.transform, _level_name(one))
                 spec.commit()
-            change.set_properties(**{"schema.name-mapping.default": table.schema().name_mapping.model_dump_json()})
+            change.set_properties(**{_NAMES: table.schema().name_mapping.model_dump_json()})
         return self._snapshot(table)
 
     def evolve(self, base: Snapshot, columns: pa.Schema) -> Snapshot:
@@ -114,6 +117,8 @@ class IcebergTable:
         table = base.handle
         transaction = table.transaction()
         try:
+            if _NAMES not in table.properties:  # Without it, nobody could read files that know columns by names alone.
+                transaction.set_properties(**{_NAMES: table.schema().name_mapping.model_dump_json(), _RETRIES: "0"})
             if change.add or change.remove:
                 self._change_files(table, transaction, change, str(base.version + 1))
             transaction.set_properties(**{STATE: change.state.text(), _VERSION: str(base.version + 1)})
@@ -147,7 +152,17 @@ class IcebergTable:
     def read(self, snapshot: Snapshot, files: Sequence[DataFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if any(self._deletes(snapshot.handle)):
             raise LakeError(f"{self.name} has delete files, which cannot be read here: read it with another engine")
-        return read_files(self.place, snapshot.columns, files, columns)
+        ids = {one.name: one.field_id for one in snapshot.handle.schema().fields}
+        return read_files(self.place, snapshot.columns, files, columns, ids)
+
+    def obstacles(self, snapshot: Snapshot) -> Sequence[str]:
+        location = snapshot.handle.location().rstrip("/")
+        found = []
+        if location not in (_url(self.place), self.place.url):
+            found.append(
+                f"its location is {location}, and files of an archive go to {self.place.url}, by --to and topic"
+            )
+        return [*found, *without_nulls(snapshot.handle.schema().as_arrow())]
 
     def sweep(self, older_than: float) -> int:
         """Expire snapshots before a time, and remove files of the table that no snapshot has."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from ..files import FILE_BYTES, DataFile, FileWriter, Partitioning
 from ..places import Place
+from ..records import ALWAYS_THERE
 from ..state import TableState
 
 
@@ -72,8 +73,21 @@ class LakeTable(Protocol):
     def read(self, snapshot: Snapshot, files: Sequence[DataFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of files, of these columns as the table has them."""
 
+    def obstacles(self, snapshot: Snapshot) -> Sequence[str]:
+        """What keeps records from being added to a table that somebody else has made, in words."""
+
     def sweep(self, older_than: float) -> int:
         """Remove files that no version of the table needs that readers may still use; how many were removed."""
+
+
+def without_nulls(columns: pa.Schema) -> Iterator[str]:
+    """The columns that must have values and that records may lack, in words."""
+    for one in columns:
+        if not one.nullable and one.name not in ALWAYS_THERE:
+            yield f"column '{one.name}' may not be null, and a record may lack it"
+        elif pa.types.is_struct(one.type):
+            for inner in without_nulls(pa.schema(list(one.type))):
+                yield inner.replace("column '", f"column '{one.name}.", 1)
 
 
 def new_files(

@@ -8,7 +8,7 @@ sums up all before it. Data files without a version that names them count for no
 import base64
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ _SUM_EVERY: Final = 20
 _ALL: Final = ".all.json"
 _FORMAT: Final = 1
 _DATA: Final = "data"
+_FIELD_ID: Final = b"PARQUET:field_id"
 _OWN: Final = frozenset({_DATA, STAGING})
 
 
@@ -95,6 +96,9 @@ class ParquetTable:
 
     def read(self, snapshot: Snapshot, files: Sequence[DataFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return read_files(self.place, snapshot.columns, files, columns)
+
+    def obstacles(self, _snapshot: Snapshot) -> Sequence[str]:
+        return ()
 
     def sweep(self, older_than: float) -> int:
         """Remove data files that no version names, or that were replaced before a time."""
@@ -171,15 +175,32 @@ class ParquetTable:
 
 
 def read_files(
-    place: Place, table: pa.Schema, files: Sequence[DataFile], columns: Sequence[str]
+    place: Place,
+    table: pa.Schema,
+    files: Sequence[DataFile],
+    columns: Sequence[str],
+    ids: Mapping[str, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of Parquet files, of these columns as a table has them."""
+    """Rows of Parquet files, of these columns as a table has them.
+
+    `ids` are those of the table's columns, by which a file has them that knows ids: there a column may have had another
+    name.
+    """
     wanted = pa.schema([table.field(name) for name in columns])
     for one in files:
         with place.open(one.name) as source, pq.ParquetFile(source) as file:
-            there = [name for name in columns if name in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_size=65536, columns=there):
-                yield conformed_batch(batch, wanted)
+            stored = _stored_names(file.schema_arrow, ids or {})
+            there = {stored[name]: name for name in columns if name in stored}
+            for batch in file.iter_batches(batch_size=65536, columns=list(there)):
+                yield conformed_batch(batch.rename_columns([there[name] for name in batch.schema.names]), wanted)
+
+
+def _stored_names(file: pa.Schema, ids: Mapping[str, int]) -> dict[str, str]:
+    """The columns of a file by their names in the table."""
+    by_id = {int(one.metadata[_FIELD_ID]): one.name for one in file if one.metadata and _FIELD_ID in one.metadata}
+    if not (ids and by_id):
+        return {name: name for name in file.names}
+    return {name: by_id[number] for name, number in ids.items() if number in by_id}
 
 
 def _content(columns: pa.Schema, partitioning: Partitioning, state: TableState) -> dict[str, Any]:
