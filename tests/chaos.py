@@ -69,6 +69,7 @@ PARTS: dict[str, list[str]] = {
     "spark-kafka-pipelines": [*KAFKA, "tests/spark/test_pipeline_restarts.py"],
     "spark-stages": [*LONG, "tests/spark/test_sink_stages.py", "tests/spark/test_sink_times.py"],
     "spark-pipelines": [*LONG, "tests/spark/test_pipeline_process.py", "tests/spark/test_pipeline_restarts.py"],
+    "spark-backfill": [*LONG, "tests/spark/test_backfill.py", "tests/spark/test_expectations.py"],
     "spark-sql": [*LONG, "tests/spark/test_sql.py"],
     "spark-postgres": [*LONG, "tests/spark/test_postgres.py"],
     "spark-service": [*LONG, "tests/spark/test_pipeline_service.py", "-k", "not on_a_cluster"],

@@ -9,6 +9,8 @@ import pytest
 from headrace.client.columnar.cluster import Cluster
 from headrace.client.columnar.model import LATEST, Range, TopicPartition
 from headrace.client.columnar.reader import read_ranges
+from headrace.lake.opening import FORMATS, Lake
+from headrace.spark.archive.rows import LakeRows
 from headrace.spark.pipeline.document import Problems
 from headrace.spark.pipeline.failures import PipelineFailed
 from headrace.spark.pipeline.loading import load
@@ -64,6 +66,47 @@ def test_rows_are_counted_left_out_and_set_aside_once(run: RunPipeline, topics: 
     assert aside == [{"id": 100, "cents": -1, **kept}, {"id": None, "cents": 7, **kept}]
     run(text)
     assert len(values(topics, bad)) == 2
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(one, marks=pytest.mark.long if one != "parquet" else ()) for one in FORMATS]
+)
+def test_rows_are_set_aside_to_a_table_once(
+    run: RunPipeline, topics: Topics, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, out = topics.create(), topics.create()
+    topics.fill(orders, [json.dumps(row).encode() for row in ROWS])
+    text = PIPELINE.replace("ORDERS", orders).replace("OUT", out)
+    text = text.replace("topic: BAD", f"table: lake/aside, format: {form}")
+    add = LakeRows.add
+
+    def cut_off(table: LakeRows, rows: Any, writer: str, number: int) -> int:
+        add(table, rows, writer, number)
+        raise RuntimeError("cut off behind the commit")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeRows, "add", cut_off)
+        with pytest.raises(PipelineFailed, match="cut off behind the commit"):
+            run(text)
+    lake = Lake(path=str(tmp_path / "lake"), format=form)
+    expected = [("orders", "known", 100), ("orders", "known", None)]
+    assert set_aside(lake) == expected
+    run(text)
+    assert set_aside(lake) == expected
+    assert [json.loads(value)["id"] for value in values(topics, out)] == [1, 2]
+    topics.fill(orders, [b'{"id": 200, "cents": 1}', b'{"id": 5, "cents": 1}'])
+    run(text)
+    assert set_aside(lake) == [*expected, ("orders", "known", 200)]
+
+
+def set_aside(lake: Lake) -> list[tuple[str, str, int | None]]:
+    table = lake.table("aside")
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    names = ["_table", "_rule", "_row"]
+    found = [row for batch in table.read(snapshot, snapshot.files(), names) for row in batch.to_pylist()]
+    rows = [(row["_table"], row["_rule"], json.loads(row["_row"])["id"]) for row in found]
+    return sorted(rows, key=lambda row: 150 if row[2] is None else row[2])
 
 
 def test_a_row_that_must_not_be_ends_the_pipeline_with_its_rule(run: RunPipeline, topics: Topics) -> None:

@@ -1,7 +1,9 @@
 """Where a read starts and where it ends: `beginning`, `end`, an offset, or a time, made into offsets."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
@@ -60,6 +62,22 @@ def _time_or_complain(text: str, option: str, now_ms: int) -> int:
             f"{option} '{text}' is not a position; write beginning, end, an offset (42), the last N of each partition"
             " (-10), a time (2026-01-31T12:00, milliseconds since 1970), or a time ago (-10m)"
         ) from error
+
+
+def client_bound(text: str, option: str) -> str | int | datetime:
+    """What the user wrote, as the columnar client has it; nothing that counts from the end."""
+    position = parse_position(text, option, int(time.time() * 1000))
+    match position.kind:
+        case PositionKind.BEGINNING:
+            return "earliest"
+        case PositionKind.END:
+            return "latest"
+        case PositionKind.OFFSET:
+            return position.value
+        case PositionKind.TIME:
+            return datetime.fromtimestamp(position.value / 1000, UTC)
+        case PositionKind.LAST:
+            raise bad_input(f"{option} '{text}' counts from the end; write earliest, latest, an offset or a time")
 
 
 def resolve(

@@ -242,3 +242,62 @@ def test_planning_tells_what_it_does_and_every_topic_that_is_not_there(
         f"{file}:4: source 'b': topic 'two' does not exist",
     ]
     assert told == ["starting Spark (local[1])", "preparing the queries"]
+
+
+SPAN = """
+name: spans
+bootstrap: ${BROKERS:-127.0.0.1:1}
+sources:
+  lines: {topic: spans-in}
+sinks:
+  out: {from: lines, topic: spans-out, value: value}
+  lake: {from: lines, archive: lake}
+"""
+
+
+@pytest.mark.slow
+def test_a_backfill_tells_what_it_would_read_and_write(
+    run: Run, cluster: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKERS", cluster.bootstrap)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spans.yaml").write_text(SPAN)
+    run("topic", "create", "spans-in", "-b", cluster.bootstrap)
+    run("produce", "spans-in", "-b", cluster.bootstrap, stdin="a\nb\nc\nd\n")
+    deployed = run("pipeline", "deploy", "spans.yaml", "-b", cluster.bootstrap)
+    assert deployed.exit_code == 0, deployed.output
+    asked = ["--from", "1", "--to", "3", "--dry-run", "--json"]
+    told = run("pipeline", "backfill", "spans.yaml", *asked)
+    assert told.exit_code == 0, told.output
+    plan = json.loads(told.stdout)
+    assert plan["offsets"] == 2
+    assert plan["spans"] == [{"source": "lines", "topic": "spans-in", "partition": 0, "from": 1, "to": 3}]
+    assert [(one["sink"], one.get("missing")) for one in plan["sinks"]] == [("out", None), ("lake", 2)]
+    assert not (tmp_path / ".headrace").exists()
+    of_name = run("pipeline", "backfill", "spans", "-b", cluster.bootstrap, *asked)
+    assert of_name.exit_code == 2
+    assert "say where the tables are with --target lake=PATH" in of_name.stderr
+    aimed = run("pipeline", "backfill", "spans", "-b", cluster.bootstrap, "--target", "lake=there", *asked)
+    assert json.loads(aimed.stdout)["sinks"][1]["target"] == str(tmp_path / "there")
+    table = run("pipeline", "backfill", "spans.yaml", "--from", "1", "--dry-run")
+    assert [line.split() for line in table.stdout.splitlines()][:2] == [
+        ["SOURCE", "TOPIC", "PARTITION", "FROM", "TO", "OFFSETS"],
+        ["lines", "spans-in", "0", "1", "4", "3"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--from", "1", "--from", "2"], "--from is given twice"),
+        (["--from", "-5"], "--from '-5' counts from the end"),
+        (["--from", "1", "--name", "a/b"], "--name 'a/b' may have letters"),
+        (["--from", "1", "--sink", "aut"], "there is no sink 'aut'; did you mean out?"),
+        (["--from", "1", "--master", "local", "--remote", "sc://x"], "exclude each other"),
+    ],
+)
+def test_a_backfill_that_cannot_be_is_refused(run: Run, tmp_path: Path, asked: list[str], words: str) -> None:
+    (tmp_path / "spans.yaml").write_text(SPAN)
+    refused = run("pipeline", "backfill", str(tmp_path / "spans.yaml"), *asked)
+    assert refused.exit_code == 2
+    assert words in refused.stderr

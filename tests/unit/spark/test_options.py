@@ -226,6 +226,15 @@ def test_a_stream_has_no_end(options: dict[str, str]) -> None:
         _parsed(**options).for_stream()
 
 
+def test_a_stream_may_stop_at_offsets() -> None:
+    options = _parsed(stopAtOffsets='{"t": {"0": 5}}').for_stream()
+    assert options.stop_at == {TopicPartition("t", 0): 5}
+    with pytest.raises(ConfigError, match="stopAtOffsets is for streams"):
+        options.for_batch()
+    with pytest.raises(ConfigError, match="must have offsets from 0 on"):
+        _parsed(stopAtOffsets='{"t": {"0": -1}}')
+
+
 def test_names_that_others_understand_are_let_through() -> None:
     given = {**WHERE, "subscribe": "t", "format": "json"}
     assert parse(given, others=["format"]).subscription == Topics(("t",))

@@ -55,6 +55,16 @@ def test_a_query_can_start_at_offsets_and_at_times() -> None:
     assert Query(topics, starting=AtTime(50)).tracker.initial() == {A: 5, B: 1}
 
 
+def test_a_query_goes_no_further_than_its_stop_however_far_the_logs_go() -> None:
+    query = Query({"t": [FakeLog(2, 7), FakeLog(0, 3)]}, starting=AtEnd(EARLIEST), stop_at={A: 5, B: 9})
+    assert query.later(query.tracker.initial()) == {A: 5, B: 3} == query.tracker.seen
+    query.logs.by_topic["t"][1].latest = 99
+    assert query.later({A: 5, B: 3}) == {A: 5, B: 9}
+    query.restart().stop_at_present_end()
+    assert query.later({A: 2, B: 0}) == {A: 5, B: 9}
+    assert query.tracker.ranges({A: 2, B: 0}, {A: 5, B: 9}) == [Range("t", 0, 2, 5), Range("t", 1, 0, 9)]
+
+
 @pytest.mark.parametrize("offset", [1, 8])
 def test_a_start_that_the_log_does_not_have_is_told_before_it_is_written_down(offset: int) -> None:
     wrong = AtOffsets({A: offset, B: 3})

@@ -1,22 +1,19 @@
 """`headrace pipeline archive`: topics as tables."""
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ..console import bad_input, examples, note, say, say_json
 from ..options import DEFAULT_BOOTSTRAP, Json, bootstrap_list, pairs
-from ..positions import Position, PositionKind, parse_position
+from ..positions import client_bound
 from .commands import Bootstrap, Conf, Master, Remote, Signals, Verbose, all_problems, app, run_declaration
 from .lake import Catalog, Registry, Schema, Storage, Topics, ValueOptions, Values, value_options
 
 if TYPE_CHECKING:
-    from headrace.client.columnar.api import Bound
     from headrace.client.columnar.cluster import Cluster
     from headrace.lake.opening import Lake
     from headrace.spark.pipeline.model import Declaration, ToArchive
@@ -243,25 +240,9 @@ def _run_declared(declaration: "Declaration", asked: _Archive, how: _Run) -> Non
 def _starting(asked: _Archive, cluster: "Cluster", lake: "Lake") -> dict[str, str]:
     from headrace.spark.archive.declaring import starting_offsets
 
-    given = None if asked.start is None else _bound(asked.start, "--from")
+    given = None if asked.start is None else client_bound(asked.start, "--from")
     found = starting_offsets(lake, asked.topics, cluster, given)
     return {} if found is None else {"startingOffsets": found}
-
-
-def _bound(text: str, option: str) -> "Bound":
-    """A position as the client has it."""
-    position: Position = parse_position(text, option, int(time.time() * 1000))
-    match position.kind:
-        case PositionKind.BEGINNING:
-            return "earliest"
-        case PositionKind.END:
-            return "latest"
-        case PositionKind.OFFSET:
-            return position.value
-        case PositionKind.TIME:
-            return datetime.fromtimestamp(position.value / 1000, UTC)
-        case _:
-            raise bad_input(f"{option} '{text}' counts from the end; write earliest, latest, an offset or a time")
 
 
 def _backfill(asked: _Archive, how: _Run, declaration: "Declaration", cluster: "Cluster") -> None:
@@ -278,8 +259,8 @@ def _backfill(asked: _Archive, how: _Run, declaration: "Declaration", cluster: "
     ]
     assert asked.until is not None
     low, high = resolved(cluster, partitions, "earliest", "start"), resolved(cluster, partitions, "latest", "end")
-    begin = low if asked.start is None else resolved(cluster, partitions, _bound(asked.start, "--from"), "--from")
-    stop = resolved(cluster, partitions, _bound(asked.until, "--until"), "--until")
+    begin = low if asked.start is None else resolved(cluster, partitions, client_bound(asked.start, "--from"), "--from")
+    stop = resolved(cluster, partitions, client_bound(asked.until, "--until"), "--until")
     ranges = {where: (max(low[where], begin[where]), min(high[where], stop[where])) for where in partitions}
     ids = {name: image.id.hex() for name, image in cluster.describe(asked.topics).items() if image.id is not None}
     output: ToArchive = declaration.sinks[0].output  # type: ignore[assignment]

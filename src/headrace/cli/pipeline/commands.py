@@ -100,7 +100,7 @@ def run(
 
     A first Ctrl-C (or SIGTERM) lets current batches finish, a second one ends at once. A sink that fails stops all.
     """
-    _require_spark()
+    require_spark()
     declaration, brokers, target = _settled(file, bootstrap, master, remote, conf)
     from headrace.spark.pipeline.run import RunOptions
 
@@ -119,7 +119,7 @@ def run(
     run_declaration(declaration, options, verbose, json)
 
 
-def _require_spark() -> None:
+def require_spark() -> None:
     """ModuleNotFoundError where Spark is not installed, before anything else is found to be wrong."""
     import pyspark  # noqa: F401
 
@@ -220,7 +220,7 @@ def check(
 
     With --plan, the options of `run` that Spark sees count here as well. Exits with 2 if there is a mistake.
     """
-    _require_spark()
+    require_spark()
     declaration, brokers, place = _settled(file, bootstrap, master, remote, conf)
     warnings = _warnings(declaration, is_connect=place.is_connect)
     for warning in warnings:
@@ -283,7 +283,7 @@ def new(
     json: Json = False,
 ) -> None:
     """Write a small pipeline to start from."""
-    _require_spark()
+    require_spark()
     from headrace.spark.pipeline.scaffold import write_example
 
     try:

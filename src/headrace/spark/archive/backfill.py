@@ -27,7 +27,7 @@ def backfill(
 ) -> Iterator[Archived]:
     """Add the ranges to the tables of their topics, as far as these do not have them, some at a time."""
     archive = Archive(options=options, decoders=partial(decoder_for_topic, options=values))
-    for part in chunks(_missing(options, ranges), RECORDS):
+    for part in chunks(missing_ranges(options, ranges), RECORDS):
         rows = _read(spark, source, part)
         by_topic: dict[str, dict[int, tuple[int | None, int]]] = {}
         for where, (start, end) in part.items():
@@ -39,9 +39,10 @@ def backfill(
         yield from archive.add(batches, partial(execute, rows))
 
 
-def _missing(
+def missing_ranges(
     options: ArchiveOptions, ranges: Mapping[TopicPartition, Interval]
 ) -> dict[TopicPartition, list[Interval]]:
+    """What the tables of the topics do not have of some ranges."""
     found = {}
     for where, wanted in ranges.items():
         snapshot = options.lake.table(where.topic).snapshot()

@@ -12,7 +12,7 @@ from headrace.config.setting import ConfigError
 
 from ..sink.columns import written_columns
 from .document import DocumentPosition
-from .expectations import Checked, checked
+from .expectations import Checked, checked, outlet_rows
 from .failures import cause_of
 from .model import (
     Call,
@@ -120,7 +120,10 @@ def build(spark: Any, declaration: Declaration, graph: SinkGraph, bootstrap: str
             else:
                 table = _step(spark, one, built.tables)
             held = checked_table(table, one)
-            letters |= {quarantine_of(one.name, topic): rows for topic, rows in held.quarantined.items()}
+            letters |= {
+                quarantine_of(one.name, place): outlet_rows(rows, one.name, one.expect, place)
+                for place, rows in held.quarantined.items()
+            }
             built.tables[one.name] = _watermarked(held.rows, one.watermark)
             built.tables[one.name].createOrReplaceTempView(one.name)
     for sink in graph.sinks:
@@ -159,9 +162,9 @@ def dead_letters_of(source: str) -> str:
     return f"letters of {source}"
 
 
-def quarantine_of(table: str, topic: str) -> str:
-    """The outlet of rows that a table's rules send to a topic."""
-    return f"quarantine of {table} to {topic}"
+def quarantine_of(table: str, place: str) -> str:
+    """The outlet of rows that a table's rules send to a topic, or to a table of a lake."""
+    return f"quarantine of {table} to {place}"
 
 
 def consumer_groups(pipeline: str, query: str, sources: list[Source]) -> dict[str, str]:

@@ -18,7 +18,7 @@ KEY: Final = "connector"
 def read_connected_source(name: str, section: Section, directory: Path) -> Step | None:
     """A source with a connector; None with what is wrong noted."""
     made = _connector(section, "source", directory, ("watermark", "expect"))
-    watermark, expect = read_watermark(section), read_expectations(section)
+    watermark, expect = read_watermark(section), read_expectations(section, directory)
     if not isinstance(made, SourceConnector):
         return None
     work = Connected(kind=section.text(KEY) or "", connector=made)

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.lake.archiving import ArchiveOptions
 
+from ..archive.rows import LakeRows
 from ..connectors.base import SinkConnector, SourceConnector
 from .document import DocumentPosition
 from .expectations import Expectation
@@ -133,6 +134,13 @@ class ToArchive:
 
     options: ArchiveOptions
     values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToTable:
+    """Rows that rules set aside to a table of a lake."""
+
+    rows: LakeRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,22 @@ from ..archive.sink import ArchiveSink
 from ..connectors.base import Batch
 from ..errors import QueryError, Unreachable, is_unreachable, plain_error
 from .building import BOOTSTRAP, OUTLET, BuiltGraph, dead_letters_of, quarantine_of, records
+from .expectations import Expectation
 from .failures import cause_of
 from .file_sink import FileSink
-from .model import Declaration, Output, Sink, Source, ToArchive, ToConnector, ToConsole, ToFiles, ToFunction, ToTopic
+from .model import (
+    Declaration,
+    Output,
+    Sink,
+    Source,
+    ToArchive,
+    ToConnector,
+    ToConsole,
+    ToFiles,
+    ToFunction,
+    ToTable,
+    ToTopic,
+)
 from .paths import declared_path
 from .reach import clients_of
 from .vocabulary import client_of
@@ -35,7 +48,7 @@ class Outlet:
     """Where the rows of a stream of the query go. `label` tells the stream where there are several."""
 
     name: str
-    output: Output
+    output: Output | ToTable
     label: str | None
     app_id: str | None = None
     """What tells its batches from those of the query's other outlets."""
@@ -76,16 +89,22 @@ def outlets_of(built: BuiltGraph, declaration: Declaration, bootstrap: str) -> l
         ]
         + [
             Outlet(
-                name=f"the rows of '{table.name}' that go to '{topic}'",
-                output=ToTopic(columns={}, options={**quarantine_client(declaration, bootstrap), "topic": topic}),
-                label=quarantine_of(table.name, topic),
-                app_id=quarantine_of(table.name, topic),
+                name=f"the rows of '{table.name}' that go to '{rule.aside}'",
+                output=_aside(rule, declaration, bootstrap),
+                label=quarantine_of(table.name, rule.aside),
+                app_id=quarantine_of(table.name, rule.aside),
             )
             for table in declaration.tables
-            for topic in dict.fromkeys(rule.topic for rule in table.expect if rule.topic)
-            if quarantine_of(table.name, topic) in built.outlets
+            for rule in {rule.aside: rule for rule in table.expect if rule.aside}.values()
+            if quarantine_of(table.name, rule.aside) in built.outlets
         ]
     )
+
+
+def _aside(rule: Expectation, declaration: Declaration, bootstrap: str) -> ToTopic | ToTable:
+    if rule.table is not None:
+        return ToTable(rows=rule.table)
+    return ToTopic(columns={}, options={**quarantine_client(declaration, bootstrap), "topic": rule.topic})
 
 
 def quarantine_client(declaration: Declaration, bootstrap: str) -> dict[str, str]:
@@ -137,7 +156,7 @@ class FanOut:
         try:
             full = _labels(batch) if self._outlets[0].label is not None else None
             for outlet in self._outlets:
-                if full is None or outlet.label in full or not isinstance(outlet.output, ToTopic):
+                if full is None or outlet.label in full or not isinstance(outlet.output, (ToTopic, ToTable)):
                     self._write(outlet, _rows_for(batch, outlet.label), number)
         finally:
             batch.unpersist()
@@ -161,6 +180,8 @@ class FanOut:
                 FileSink(output.path, output.partition_by, output.options).add(rows, number)
             case ToArchive() as output:
                 self._add_to_archive(output, rows, number)
+            case ToTable() as output:
+                output.rows.add(rows, f"{self._query}/{outlet.app_id}", number)
             case ToFunction() as output:
                 output.function(rows, number)
             case ToConnector() as output:

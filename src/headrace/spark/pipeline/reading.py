@@ -118,7 +118,7 @@ def _source(name: str, section: Section, directory: Path) -> Source:
         watermark=read_watermark(section),
         metadata=metadata,
         dead_letter_topic=dead_letter_topic(options) if is_sound else "",
-        expect=read_expectations(section),
+        expect=read_expectations(section, directory),
     )
 
 

@@ -177,7 +177,7 @@ def _compared(spark: Any, table: str, rows: Rows, tables: Mapping[str, Any]) -> 
             yield f"{table}: the table has no rule that sets rows aside"
         return
     if table.endswith(QUARANTINED):
-        found = _parsed_letters(spark, found, rows)
+        found = _parsed_rows(spark, found, rows)
     wanted = list(dict.fromkeys(name for row in rows for name in row)) or list(found.columns)
     missing = [name for name in wanted if name not in found.columns]
     if missing:
@@ -193,9 +193,9 @@ def _compared(spark: Any, table: str, rows: Rows, tables: Mapping[str, Any]) -> 
             yield f"{table}: and {lines.total() - _MOST_SHOWN} more"
 
 
-def _parsed_letters(spark: Any, letters: Any, rows: Rows) -> Any:
+def _parsed_rows(spark: Any, aside: Any, rows: Rows) -> Any:
     """Rows that were set aside, as the columns that they had."""
-    texts = [bytes(row["value"]).decode() for row in letters.select("value").collect()]
+    texts = [str(row["row"]) for row in aside.select("row").collect()]
     if texts:
         schema = spark.sql("SELECT 1 AS one").select(_schema_of_json(texts)).first()[0]
         return frame(spark, [json.loads(text) for text in texts], _struct(schema))

@@ -87,6 +87,20 @@ def run(declaration: Declaration, options: RunOptions, view: RunView) -> list[Si
     failed and why; then all of them are stopped.
     ClientError tells that the brokers, or a topic to read, are not there.
     """
+
+    def work(spark: Any, paths: PipelinePaths, lease: Leases | None) -> list[SinkProgress]:
+        return run_with(spark, declaration, paths, options, view, lease)
+
+    return in_session(declaration, options, view, work)
+
+
+def in_session(
+    declaration: Declaration,
+    options: RunOptions,
+    view: RunView,
+    work: Callable[[Any, PipelinePaths, Leases | None], list[SinkProgress]],
+) -> list[SinkProgress]:
+    """Have `work` done in a session of Spark, as the only runner of the pipeline; nothing if a stop is asked for."""
     paths = paths_of(declaration, options.checkpoint)
     if not options.spark.is_connect:
         # Behind Spark Connect it is the server that must reach the brokers, which may be out of reach from here.
@@ -99,7 +113,7 @@ def run(declaration: Declaration, options: RunOptions, view: RunView) -> list[Si
         options.take_signals()
         with open_session(options.spark, declaration.name, declaration.spark, paths.log, lock) as spark:
             options.take_signals()
-            return [] if options.stop.is_set() else run_with(spark, declaration, paths, options, view, lease)
+            return [] if options.stop.is_set() else work(spark, paths, lease)
 
 
 def _named_lease(options: RunOptions, view: RunView, stack: ExitStack) -> Lease | None:

@@ -37,7 +37,7 @@ def read_step(name: str, section: Section, directory: Path) -> Step | None:
         work=work,
         inputs=_inputs(work),
         watermark=read_watermark(section),
-        expect=read_expectations(section),
+        expect=read_expectations(section, directory),
     )
 
 

@@ -29,6 +29,7 @@ OPTIONS: Final[dict[str, str]] = {
     "startingOffsets": "earliest, latest (streams only) or JSON by partition, -2 for earliest and -1 for latest",
     "endingOffsets": "latest or JSON by partition, -1 for latest; batch only",
     "startingTimestamp": "the time in ms from which every partition is read",
+    "stopAtOffsets": "where a stream stops, as JSON by partition, though topics go on; streams only",
     "endingTimestamp": "the time in ms before which every partition ends; batch only",
     "startingOffsetsByTimestamp": "the time in ms from which to read, as JSON by partition",
     "endingOffsetsByTimestamp": "the time in ms before which to end, as JSON by partition; batch only",
@@ -127,6 +128,8 @@ class SourceOptions:
     subscription: Subscription
     starting: Position | None = None
     ending: Position | None = None
+    stop_at: Offsets | None = None
+    """How far a stream goes; a partition that is not in it has no end."""
     latest_if_no_match: bool = False
     """Where no record is as late as asked: start at the end, rather than fail."""
     trigger: TriggerLimits = field(default_factory=TriggerLimits)
@@ -145,6 +148,8 @@ class SourceOptions:
 
     def for_batch(self) -> "SourceOptions":
         """These options, if a batch query can have them."""
+        if self.stop_at is not None:
+            raise ConfigError("stopAtOffsets is for streams: a batch ends at endingOffsets")
         _refuse_end(self.starting, "startingOffsets", LATEST, "a batch would read nothing; use a streaming query")
         _refuse_end(self.ending, "endingOffsets", EARLIEST, "a batch would read nothing")
         _refuse_backwards(self.starting, self.ending)
@@ -155,7 +160,7 @@ class SourceOptions:
         if self.ending is not None:
             raise ConfigError(
                 "a stream has no end: leave out endingOffsets, endingTimestamp and endingOffsetsByTimestamp, "
-                "or read a batch"
+                "read a batch, or say stopAtOffsets"
             )
         if self.archive:
             raise ConfigError(
@@ -178,6 +183,7 @@ def parse(given: Mapping[str, str], others: Iterable[str] = ()) -> SourceOptions
         subscription=_subscription(options),
         starting=_position(options, "starting"),
         ending=_position(options, "ending"),
+        stop_at=_stop_at(options),
         latest_if_no_match=_one(options, "startingOffsetsByTimestampStrategy", _strategy, False),
         trigger=_trigger(options),
         splitting=Splitting(
@@ -286,6 +292,16 @@ def _position(options: Mapping[str, str], side: str) -> Position | None:
     if not text.startswith("{"):
         raise ConfigError(f"option {side}Offsets must be earliest, latest or JSON, not '{shown(text)}'")
     return AtOffsets(parse_offsets(f"{side}Offsets", text))
+
+
+def _stop_at(options: Mapping[str, str]) -> Offsets | None:
+    text = options.get("stopatoffsets")
+    if text is None:
+        return None
+    offsets = parse_offsets("stopAtOffsets", text)
+    if any(offset < 0 for offset in offsets.values()):
+        raise ConfigError(f"option stopAtOffsets must have offsets from 0 on, not '{shown(text)}'")
+    return offsets
 
 
 def _trigger(options: Mapping[str, str]) -> TriggerLimits:

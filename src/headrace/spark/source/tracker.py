@@ -206,7 +206,10 @@ class Tracker:
         return found | {where: least[where] for where in behind if whole.get(where, -1) >= least[where]}
 
     def _look(self) -> Offsets:
-        return ends_left(self._logs, self._present(), LATEST, read_committed=self._options.read_committed)
+        """Where the partitions end, and no further than the query goes."""
+        found = ends_left(self._logs, self._present(), LATEST, read_committed=self._options.read_committed)
+        stop_at = self._options.stop_at or {}
+        return {where: min(stop, stop_at.get(where, stop)) for where, stop in found.items()}
 
     def _present(self) -> set[TopicPartition]:
         now = self._clock()
