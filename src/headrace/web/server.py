@@ -12,9 +12,11 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
+import httptools
 import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from headrace.net.tcp import BACKLOG, listening_socket
 
@@ -31,6 +33,8 @@ _AROUND_HEADER: Final = 4
 _NEVER: Final = float("inf")
 _SCHEME: Final = b"://"
 _PROBES: Final = (b"/healthz", b"/readyz")
+_WEBSOCKET: Final = b"websocket"
+_CONNECT: Final = b"CONNECT"
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +103,7 @@ def _config(application: Application, listen: Listen) -> uvicorn.Config:
         interface="asgi3",
         http=partial(_Protocol, Crowd(listen.most_per_address)),  # type: ignore[arg-type]  # called as a class is
         loop="uvloop",
-        ws="websockets-sansio",
+        ws=WebSocketsSansIOProtocol,
         ws_max_size=LARGEST_MESSAGE,
         ws_ping_interval=20.0,
         lifespan="on",
@@ -154,11 +158,25 @@ class _HeadTooLarge(Exception):
     pass
 
 
+class _Socket(WebSocketsSansIOProtocol):
+    """A WebSocket; tells when it is over."""
+
+    def __init__(self, on_lost: Callable[[], None], **given: Any) -> None:
+        super().__init__(**given)
+        self._on_lost = on_lost
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._on_lost()
+
+
 class _Protocol(HttpToolsProtocol):
     """HTTP whose heads are bounded in bytes and time, and whose connections are bounded for each address.
 
     Where there are too many, probes are answered and everything else is 503; at twice as many the new ones are closed.
-    The application is told whose certificate a connection came with: `scope["state"]["certificate"]`.
+    A request that would rather speak another protocol (`Upgrade`) is served as it is, unless that is WebSocket's: the
+    parser takes what follows its head for the other protocol, and has to be told otherwise. The application is told
+    whose certificate a connection came with: `scope["state"]["certificate"]`.
     """
 
     def __init__(self, crowd: Crowd, **given: Any) -> None:
@@ -174,6 +192,7 @@ class _Protocol(HttpToolsProtocol):
         """When the head that is awaited must be whole, by the loop's clock."""
         self._head_timer: asyncio.TimerHandle | None = None
         """Looks at that; one for each connection, not for each request."""
+        self.ws_protocol_class = partial(_Socket, self._leave)  # type: ignore[assignment]  # called as a class is
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -191,20 +210,65 @@ class _Protocol(HttpToolsProtocol):
         self._leave()
         super().connection_lost(exc)
 
-    def handle_websocket_upgrade(self) -> None:
-        self._leave()
-        super().handle_websocket_upgrade()
+    def _should_upgrade(self) -> bool:
+        """Whether what the parser has read may be no request of HTTP's: then it is looked at once its head is whole."""
+        return self.parser.get_method() != _CONNECT
 
     def data_received(self, data: bytes) -> None:
         count = len(data)
         self._unheard += count
         self._since_head += count
-        HttpToolsProtocol.data_received(self, data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self.transport.is_closing():
             return
         if self._unheard > LARGEST_HEAD or (count > LARGEST_HEAD and self._head_size() > LARGEST_HEAD):
             self._is_too_large = True
             self.send_400_response("The head is too large.")
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            while data and not self.transport.is_closing():
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = self._upgraded(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("")
+
+    def _upgraded(self, rest: bytes) -> bytes:
+        """What is still to be parsed once a head has come that asks for another protocol."""
+        if not self._should_upgrade():
+            return b""
+        if self._get_upgrade() == _WEBSOCKET:
+            self._begin_websocket()
+            return b""
+        line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        kept = [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        self.parser.feed_data(b"".join((line, *kept, b"\r\n")))
+        return rest
+
+    def _begin_websocket(self) -> None:
+        most = self.config.limit_concurrency
+        if not self._can_become_websocket():
+            self._answer_and_close(400, "a WebSocket begins with a GET without a body")
+        elif self._is_crowded(1) or (most is not None and len(self.connections) >= most):
+            self._answer_and_close(503, "too many connections; try again later")
+        else:
+            self._expect_no_head()
+            self.handle_websocket_upgrade()
+
+    def _can_become_websocket(self) -> bool:
+        headers = dict(self.headers)
+        has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        return self.scope["method"] == "GET" and not has_body and self._is_silent()
+
+    def _is_silent(self) -> bool:
+        """Whether no answer is under way."""
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]  # None before the first
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - as uvicorn has it
         if not self._is_too_large:
@@ -272,7 +336,7 @@ class _Protocol(HttpToolsProtocol):
 
     def _answer_and_close(self, status: int, detail: str) -> None:
         """Only while no answer is under way on this connection: then it is just closed."""
-        if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]  # None before the first
+        if self._is_silent():
             answer = render(Problem(status, detail))
             head = (
                 f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {answer.content_type.decode()}\r\n"
@@ -281,11 +345,14 @@ class _Protocol(HttpToolsProtocol):
             self.transport.write(head.encode() + answer.body)
         self.transport.close()
 
-    def _leave(self) -> None:
+    def _expect_no_head(self) -> None:
         self._head_due = _NEVER
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _leave(self) -> None:
+        self._expect_no_head()
         if self._place is not None:
             self._crowd.leave(self._place)
             self._place = None
