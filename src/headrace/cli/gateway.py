@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from headrace.net.address import Address, is_loopback, parse_bootstrap
+from headrace.net.turns import SHORT_NS, ask_for_turns
 
 from . import gateway_options as options
 from .console import bad_input, examples, say, say_json
@@ -118,6 +119,7 @@ def _serve(settings: "Settings", listening: "Listen", guard: "Guard", *, in_json
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
+        ask_for_turns(SHORT_NS)
         url = f"{'http' if listening.certificate is None else 'https'}://{Address(host, port)}"
         manager.ready(f"the gateway serves at {url}")
         say_json({"ready": True, "http": url}) if in_json else say(f"headrace ready http={url}")

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, Final, NoReturn
 import msgspec
 from msgspec import Struct
 
+from headrace.net.turns import ask_for_turns
+
 from .errors import InvalidSchemaError
 from .parsing import Comparison, SchemaParser, Source
 
@@ -62,6 +64,7 @@ def main() -> None:
     """Answers until nobody asks any more. A question may take so many seconds of the processor."""
     seconds = float(sys.argv[1])
     os.nice(_NICENESS)
+    ask_for_turns(0)
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     signal.signal(signal.SIGVTALRM, _give_up)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -46,6 +46,7 @@ from headrace.coordinator.transactions.verifier import Verifier
 from headrace.health import ListenerReport
 from headrace.net.address import Address as HostPort
 from headrace.net.tasks import Tasks
+from headrace.net.turns import SHORT_NS, ask_for_turns
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError
 from headrace.replication.cleaner import Cleaner
@@ -1047,8 +1048,10 @@ def _windows(config: BrokerConfig) -> Windows:
 
 
 def _tune() -> None:
-    """What is there after the start stays: never look at it again. Threads that work give way to the loop sooner."""
+    """What is there after the start stays: never look at it again. Threads that work give way to the loop sooner, and
+    so do programs on the same processor."""
     sys.setswitchinterval(_SWITCH_SECONDS)
+    ask_for_turns(SHORT_NS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
