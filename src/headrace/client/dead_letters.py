@@ -32,6 +32,8 @@ LETTER_TOPICS: Final = "dlq."
 _SHARE_NAMES: Final = {"delivery.count": "attempts", "message": "reason"}
 """What brokers call otherwise."""
 RESOLVED: Final = f"{PREFIX}resolved"
+_INTERNAL: Final = "__"
+"""How the names of topics begin that are the brokers' own."""
 SUFFIX: Final = ".dead-letter"
 """How the names of topics end that we make for dead letters."""
 _BATCH: Final = 500
@@ -128,6 +130,12 @@ class DeadLetters:
             if topic is None:
                 raise ClientError(
                     f"letter {letter.place} does not say where it came from: name a topic (--to)", "_INVALID_ARG"
+                )
+            if topic.startswith(_INTERNAL):
+                raise ClientError(
+                    f"letter {letter.place} would go to '{topic}', which is internal: discard it (--at), or name a "
+                    "topic (--to)",
+                    "_INVALID_ARG",
                 )
             # With its id it would be a duplicate of itself.
             headers = [each for each in fixed.headers if each[0] != MESSAGE_ID]

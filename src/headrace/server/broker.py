@@ -719,7 +719,10 @@ class Broker:
             image=context.image,
             replicas=self._replicas,
             shares=self._shares,
-            sessions=ShareSessions(int(config["group.share.max.share.sessions"])),
+            sessions=ShareSessions(
+                int(config["group.share.max.share.sessions"]),
+                2 * int(config["group.share.max.size"]),  # of a member that is gone there may be one left
+            ),
             most_bytes=int(config["fetch.max.bytes"]),
             files=files,
             authorizer=context.authorizer,

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
+from headrace.coordinator.share.shard import ShareStateShard
 from headrace.coordinator.share.store import RoutedShareState
 from headrace.protocol.api import ApiKey
 from headrace.protocol.errors import CodedError, ErrorCode
@@ -118,6 +119,14 @@ async def _write_later(store: Any, key: Any, change: Any) -> None:
 
 
 _WRITE_STATE = RoutedShareState.write
+
+
+def _in_any_state_epoch(shard: Any, key: Any, change: Any) -> None:
+    entry = shard.entries.get(key)
+    _WRITE_TO_SHARD(shard, key, change if entry is None else replace(change, state_epoch=entry.state.state_epoch))
+
+
+_WRITE_TO_SHARD = ShareStateShard.write
 
 
 def _expired_soon(window: Any, now: float, *, delivery_limit: int) -> Any:
@@ -375,6 +384,14 @@ ABLATIONS: Mapping[str, Ablation] = {
         faults=_of("kill"),
         work=_SHARING | {"transactions"},
         mix={**_REPLICATED, "busy": 0.1},
+    ),
+    "share_state_epoch": Ablation(
+        guards="what a leader still writes of a share group that was begun anew meanwhile is refused",
+        replaced={"headrace.coordinator.share.shard.ShareStateShard.write": _in_any_state_epoch},
+        faults=_of("cut", "hold"),
+        work=_SHARING | {"rewind"},
+        mix={**_REPLICATED, "partitions": 1, "busy": 0.1, "pace": 2.0, "rounds": 25, "operator_pace": 1.5},
+        seeds=40,
     ),
     "letter_first": Ablation(
         guards="a record that a share group gives up is archived once its dead letter is committed",

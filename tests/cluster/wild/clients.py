@@ -62,6 +62,8 @@ class Scene:
     """Those that a share group reads."""
     shares_committed: bool = False
     """Whether it reads committed records only."""
+    is_rewinding: bool = False
+    """Whether members of the share group stay away, as an operator has it begin anew."""
     is_calm: bool = False
     """Whether faults are over: operators change nothing any more, while clients work on."""
     is_over: bool = False

@@ -61,9 +61,10 @@ WORK: Final = (
 )
 """Kinds of work; readers of both isolation levels are always there. `zombies`, which is not drawn: transactional
 producers that were taken for dead and go on."""
-DRAWN_APART: Final = ("flush setting", "renumbering", "share")
+DRAWN_APART: Final = ("flush setting", "renumbering", "share", "rewind")
 """Kinds of work that came later; drawn so that earlier seeds stay what they were. `renumbering`: an idempotent producer
-that does as librdkafka. `share`: members of a share group, which has dead letters."""
+that does as librdkafka. `share`: members of a share group, which has dead letters. `rewind`:
+an operator has it begin anew now and then, where its members stay away for that."""
 
 HELD_BACK: frozenset[str] = frozenset({"late commit", "task failure"})
 """Faults that are not drawn by themselves, only when they are asked for."""

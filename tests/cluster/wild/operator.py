@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from headrace.protocol.api import ApiKey
@@ -23,6 +24,8 @@ TARGET: Final = "target"
 LETTERS: Final = "dlq.sharers"
 """Has the dead letters of the share group."""
 SHARERS: Final = "sharers"
+REWIND_SECONDS: Final = 12.0
+"""How long an operator tries to have the share group begin anew."""
 
 
 class Operator:
@@ -121,6 +124,8 @@ class Operator:
             "flush setting": self._change_flush_messages,
         }
         chosen = [kinds[kind] for kind in kinds if self._mix.does(kind)]
+        if self._mix.does("rewind") and self._mix.does("share"):
+            chosen.append(self._rewind)
         if self._mix.does("reassignment"):
             chosen.append(self._elect_preferred)
         longest = self._mix.operator_pace or 3 * self._mix.pace
@@ -189,6 +194,31 @@ class Operator:
         asked = {"partition_index": self._rng.randrange(count), "replicas": None if cancel else replicas}
         values = {"timeout": 5_000, "topics": [{"name": topic, "partitions": [asked]}]}
         await self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, values)
+
+    async def _rewind(self) -> None:
+        """Have the share group begin anew in a partition, at the first record that there is, while nobody reads it."""
+        scene = self._scene
+        known = await self._client.refresh(STEADY)
+        partition = self._rng.randrange(known.count)
+        start = await self._client.list_offset(STEADY, partition)
+        asked = {"partition_index": partition, "start_offset": start}
+        values = {"group_id": SHARERS, "topics": [{"topic_name": STEADY, "partitions": [asked]}]}
+        operation = scene.history.invoke("rewind", group=SHARERS, topic=known.id.hex, partition=partition, offset=start)
+        scene.is_rewinding = True
+        code = ErrorCode.non_empty_group
+        try:
+            async with asyncio.timeout(REWIND_SECONDS):
+                while code is not ErrorCode.none:
+                    await self._client.pause()
+                    with suppress(OSError, Failed):
+                        address = await coordinator(self._client, SHARERS)
+                        answer = await self._client.ask(address, ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, values)
+                        code = ErrorCode(answer.error_code)
+                        if code is ErrorCode.none:
+                            code = ErrorCode(answer.responses[0].partitions[0].error_code)
+        finally:
+            scene.is_rewinding = False
+            operation.ok() if code is ErrorCode.none else operation.info(error=code.name)
 
     async def _change_flush_messages(self) -> None:
         value = self._rng.choice(("1", "1", "1000000"))

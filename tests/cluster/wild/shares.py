@@ -5,6 +5,7 @@ nothing, come too late, or die. One that drains accepts everything, until nothin
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -78,6 +79,8 @@ class ShareMember:
 
     async def run(self) -> None:
         while not self.scene.is_over:
+            if self.scene.is_rewinding:
+                await self._stay_away()
             await self.turn()
             await self.client.rest()
         await self.leave()
@@ -97,6 +100,16 @@ class ShareMember:
             self.quiet_since = self.scene.now
             await self.client.pause()
 
+    async def _stay_away(self) -> None:
+        """Leave the group, until an operator is done with it."""
+        epoch, member = self._epoch, self.id
+        self._die()
+        if epoch:
+            with suppress(Failed, OSError, TimeoutError):
+                await self._heartbeat(member, -1, None)
+        while self.scene.is_rewinding and not self.scene.is_over:
+            await self.client.pause()
+
     async def leave(self) -> None:
         """Say nothing more."""
         self._die()
@@ -105,15 +118,7 @@ class ShareMember:
     # Membership
 
     async def _beat(self) -> None:
-        values = {
-            "group_id": SHARERS,
-            "member_id": self.id,
-            "member_epoch": self._epoch,
-            "rack_id": None,
-            "subscribed_topic_names": None if self._epoch else self._topics,
-        }
-        address = await coordinator(self.client, SHARERS)
-        answer = await self.client.ask(address, ApiKey.SHARE_GROUP_HEARTBEAT, 1, values)
+        answer = await self._heartbeat(self.id, self._epoch, None if self._epoch else self._topics)
         code = ErrorCode(answer.error_code)
         if code in _FENCED:
             self._epoch = 0
@@ -132,6 +137,17 @@ class ShareMember:
                 self.quiet_since = self.scene.now  # others are members still
         elif self._drains and not self._places:
             self.quiet_since = self.scene.now
+
+    async def _heartbeat(self, member: str, epoch: int, topics: Sequence[str] | None) -> Any:
+        values = {
+            "group_id": SHARERS,
+            "member_id": member,
+            "member_epoch": epoch,
+            "rack_id": None,
+            "subscribed_topic_names": topics,
+        }
+        address = await coordinator(self.client, SHARERS)
+        return await self.client.ask(address, ApiKey.SHARE_GROUP_HEARTBEAT, 1, values)
 
     # Sessions
 

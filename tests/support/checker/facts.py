@@ -98,6 +98,8 @@ class Facts:
         self.acquired: dict[SharePlace, list[Event]] = defaultdict(list)
         """What members of share groups were given."""
         self.acknowledged: dict[SharePlace, list[Request]] = defaultdict(list)
+        self.rewinds: dict[SharePlace, list[Request]] = defaultdict(list)
+        """Where share groups were to begin anew."""
         self.left: dict[str, list[float]] = defaultdict(list)
         """Of members of share groups: since when brokers may have taken them for gone."""
         self.letters: dict[SharePlace, list[Event]] = defaultdict(list)
@@ -180,6 +182,11 @@ class Facts:
         request = self._request(event)
         if request is not None:
             self.acknowledged[_share_place(event)].append(request)
+
+    def _take_rewind(self, event: Event) -> None:
+        request = self._request(event)
+        if request is not None:
+            self.rewinds[_share_place(event)].append(request)
 
     def _take_left(self, event: Event) -> None:
         self.left[event["member"]].append(event["since"])

@@ -3,12 +3,14 @@
 A record that was accepted, as its member was told, is done with: nobody else is told so, and nobody is given it from
 then on. A record that a member has is nobody else's before its lock has expired, unless the member has said what
 becomes of it, or is gone. A leader that has heard late that it is none any more may give out what its successor does,
-too; but what it then accepts is not committed. At last every record is accepted, or has a dead letter, as every one
+too; but what it then accepts is not committed. Where an operator has the group begin anew, nothing of before counts,
+and all from there on is to be done with again. At last every record is accepted, or has a dead letter, as every one
 that was rejected has.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -61,6 +63,7 @@ class _SharePartition:
                     until = event["since"] + event["lock"]
                     self._deliveries[offset].append(_Delivery(event["member"], event["since"], event["at"], until))
         self._said: dict[int, list[Request]] = defaultdict(list)
+        self._rewinds = facts.rewinds.get(place, [])
         for request in facts.acknowledged.get(place, ()):
             for offset in request["offsets"]:
                 self._said[offset].append(request)
@@ -84,13 +87,14 @@ class _SharePartition:
 
     def _of_record(self, offset: int) -> Iterator[str]:
         accepts = [each for each in self._told(offset) if each["kind"] == "accept"]
-        if len(accepts) > 1:
+        accepts.sort(key=lambda each: each.began)
+        if any(not self._was_begun_anew(a.began, b.ended) for a, b in pairwise(accepts)):
             members = [each["member"][:8] for each in accepts]
             yield f"accepted twice: offset {offset} by {members}, answered at {[each.ended for each in accepts]}"
         done = [each for each in self._said[offset] if each["kind"] in ("accept", "reject") and each.is_ok]
-        done_at = min((each.ended for each in done), default=inf)
         deliveries = sorted(self._deliveries[offset], key=lambda each: each.at)
         for index, each in enumerate(deliveries):
+            done_at = min((d.ended for d in done if not self._was_begun_anew(d.began, each.at)), default=inf)
             if each.since > done_at + _SLACK and not self._was_led_anew(each.since, each.at):
                 yield f"delivered again: offset {offset} at {each.at}, done with since {done_at}"
             for before in deliveries[:index]:
@@ -111,7 +115,7 @@ class _SharePartition:
             if not (each.is_ok and had) or each["kind"] == "renew":
                 continue
             delivery = max(had, key=lambda d: d.at)
-            if self._was_led_anew(delivery.since, each.ended):
+            if self._was_led_anew(delivery.since, each.ended) or self._was_begun_anew(delivery.since, each.ended):
                 continue  # the next leader may have given it to others, who were done with it
             if each.ended <= self._until(delivery, offset, each.ended):
                 found.setdefault(delivery, each)
@@ -128,7 +132,7 @@ class _SharePartition:
 
     def _held_until(self, before: _Delivery, offset: int, at: float) -> float:
         """Until when a record was certainly its member's, as far as that was before another time."""
-        if self._was_led_anew(before.since, at):
+        if self._was_led_anew(before.since, at) or self._was_begun_anew(before.since, at):
             return -inf
         left = [since for since in self._facts.left.get(before.member, ()) if since >= before.since - _SLACK]
         said = [
@@ -144,6 +148,11 @@ class _SharePartition:
         first = since - self._facts.stale_seconds - _SLACK
         return any(first <= at <= until + _SLACK for at in self._partition.elections)
 
+    def _was_begun_anew(self, since: float, until: float) -> bool:
+        """Whether the group may have begun anew meanwhile, as far as leaders have heard, who may hear of it late."""
+        heard = since - self._facts.stale_seconds - _SLACK
+        return any(each.began <= until + _SLACK and (not each.is_ok or each.ended >= heard) for each in self._rewinds)
+
     # The end
 
     def _ending(self, final: Event) -> Iterator[str]:
@@ -152,7 +161,8 @@ class _SharePartition:
         for offset, value in values.items():
             if offset < final["log_start"] or (committed is not None and offset not in committed):
                 continue
-            said = [each for each in self._said[offset] if not each.is_refused]
+            anew = max((each.began for each in self._rewinds if each.is_ok and each["offset"] <= offset), default=-inf)
+            said = [each for each in self._said[offset] if not each.is_refused and each.ended >= anew]
             kinds = {each["kind"] for each in said}
             letters = self._letters.get(offset, [])
             if "accept" not in kinds and not letters:
@@ -161,12 +171,12 @@ class _SharePartition:
             yield from self._bad_letters(offset, value, letters)
 
     def _bad_letters(self, offset: int, value: str, letters: list[Event]) -> Iterator[str]:
-        oks = {each["kind"] for each in self._told(offset)}
+        oks = {each["kind"] for each in self._told(offset) if not self._was_begun_anew(each.began, inf)}
         if "reject" in oks and not letters:
             yield f"lost letter: offset {offset} was rejected"
         if not letters:
             return
-        if "accept" in oks:
+        if "accept" in oks and not self._rewinds:
             yield f"wrong letter: offset {offset} was accepted"
         if any(letter["value"] != value for letter in letters):
             yield f"wrong letter: of offset {offset} it has {letters[0]['value']!r}, there is {value!r}"

@@ -31,6 +31,13 @@ class Shares:
         self.now = at + 0.1
         getattr(operation, phase)()
 
+    def begins_anew(self, at: float, phase: str = "ok", offset: int = 0) -> None:
+        self.now = at
+        place = {"group": GROUP, "topic": TOPIC, "partition": 0}
+        operation = self.history.invoke("rewind", **place, offset=offset)
+        self.now = at + 0.5
+        getattr(operation, phase)()
+
     def ends(self, *letters: int) -> list[str]:
         """The kinds of what is wrong, once the group is done with everything."""
         self.now = 100.0
@@ -97,6 +104,34 @@ def test_a_new_leader_knows_nothing_of_locks(shares: Shares) -> None:
     shares.acquired("b", 0, 0, 5.0)
     shares.said("b", "accept", 0, 6.0)
     assert shares.ends() == []
+
+
+def test_what_was_done_before_a_group_began_anew_is_done_again(shares: Shares) -> None:
+    shares.said("a", "accept", 0, 2.0)
+    shares.begins_anew(4.0)
+    shares.acquired("b", 0, 2, 5.0)
+    shares.said("b", "accept", 0, 6.0)
+    shares.said("b", "reject", 1, 6.0)
+    assert shares.ends(1) == ["never done"], "the third one"
+
+
+@pytest.mark.parametrize(("phase", "offset"), [("info", 0), ("ok", 3)])
+def test_where_it_may_not_have_begun_anew_what_was_done_before_counts(shares: Shares, phase: str, offset: int) -> None:
+    shares.said("a", "accept", 0, 2.0)
+    shares.begins_anew(4.0, phase, offset)
+    shares.acquired("b", 1, 2, 5.0)
+    shares.said("b", "accept", 1, 6.0)
+    assert shares.ends() == []
+
+
+def test_after_it_began_anew_a_record_is_one_members_again(shares: Shares) -> None:
+    shares.said("a", "accept", 0, 2.0)
+    shares.begins_anew(4.0)
+    shares.acquired("b", 0, 2, 5.0)
+    for offset in range(3):
+        shares.said("b", "accept", offset, 6.0)
+    shares.acquired("c", 0, 0, 7.0)
+    assert shares.ends() == ["delivered again"]
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,18 @@ def test_a_letter_that_does_not_say_where_it_came_from_needs_a_topic(
     assert shown(headrace, "redrive", letters, "--all", "--to", topic) == {"letters": 1}
 
 
+def test_a_letter_that_names_an_internal_topic_is_not_put_back_there(
+    cluster: Broker, topic: str, headrace: Headrace
+) -> None:
+    letters = f"{topic}.g.dead-letter"
+    with Producer(cluster.bootstrap) as producer:
+        producer.send(letters, "forged", headers={"headrace.dlq.topic": "__consumer_offsets"}, partition=0)
+    failed = headrace("dlq", "redrive", letters, "--all")
+    assert failed.returncode == 1
+    assert b"letter 0:0 would go to '__consumer_offsets', which is internal" in failed.stderr
+    assert shown(headrace, "discard", letters, "--at", "0:0") == {"letters": 1}
+
+
 def bury_by_broker(cluster: Broker, topic: str, offset: int, value: str | None = None) -> None:
     """As a broker writes the letters of a share group."""
     about = {"topic": topic, "partition": "0", "offset": str(offset), "group": "g", "delivery.count": "5"}

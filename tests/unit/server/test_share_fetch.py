@@ -185,6 +185,23 @@ def test_a_session_that_takes_the_place_of_another_releases_what_that_one_had(qu
     assert other.take(wait_ms=WAIT_MS) == [(0, 0, 2)]
 
 
+def test_a_group_takes_no_more_sessions_than_it_can_have_members() -> None:
+    with Broker({"group.share.max.share.sessions": "10", "group.share.max.size": "2"}) as broker:
+        queue = Queue(broker, "q")
+        other = queue.member("other")
+        other.group = "others"
+        wire = queue.connect()
+        flood = [ShareMember(wire, queue.topic_id, group="q", member=f"m{number}") for number in range(5)]
+        assert [member.fetch().error_code for member in flood[:4]] == [ErrorCode.none] * 4
+        refused = flood[4].fetch()
+        assert refused.error_code is ErrorCode.share_session_limit_reached
+        assert refused.error_message == "there are too many share sessions of group q"
+        assert other.fetch().error_code is ErrorCode.none, "others have room"
+        again = ShareMember(wire, queue.topic_id, group="q", member="m0")
+        assert again.fetch().error_code is ErrorCode.none, "in place of its own"
+        queue.close()
+
+
 def test_requests_about_too_much_are_refused(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.produce(b"a", b"b", b"c")
     member = queue.member()

@@ -9,7 +9,8 @@ that were released.
   with who leads; while the share coordinator cannot be reached there is nothing to get.
 - While a fetch waits its connection goes on, so that members which are gone are noticed: they would get records until
   the limit of deliveries is reached. The next request of its session, or its end, has it answered.
-- Sessions (see `share_sessions`): SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, SHARE_SESSION_LIMIT_REACHED. A
+- Sessions (see `share_sessions`): SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, SHARE_SESSION_LIMIT_REACHED,
+  which a group reaches also by itself, with twice as many as it may have members (in Kafka one takes those of all). A
   session ends with its epoch of -1 or with its connection; what it had acquired is then released.
 - Acknowledgements are answered once they are committed, those of a partition all or none: INVALID_RECORD_STATE where
   the member has not acquired all of it. They may come with a fetch, but not with the first one of a session.
@@ -171,7 +172,7 @@ class ShareHandler:
         if epoch == FIRST_EPOCH:
             if any(partition.acknowledgement_batches for topic in entity.topics for partition in topic.partitions):
                 raise CodedError(ErrorCode.invalid_request, "the first fetch of a session acknowledges nothing")
-            if self._sessions.is_full:
+            if self._sessions.is_full(group_id):
                 self.sweep()
             if not self._sessions.has(group_id):
                 keys = keys_of(entity.topics)

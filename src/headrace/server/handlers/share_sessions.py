@@ -61,27 +61,33 @@ class ShareSession:
 
 
 class ShareSessions:
-    """The sessions of all members that read from this broker, at most so many."""
+    """The sessions of all members that read from this broker, at most so many, and so many of one group."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_of_group: int) -> None:
         self._most = most
+        self._most_of_group = most_of_group
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._sessions) >= self._most
+    def is_full(self, group_id: str) -> bool:
+        """Whether there is no room for one more of a group."""
+        return len(self._sessions) >= self._most or self._is_too_large(group_id)
+
+    def _is_too_large(self, group_id: str) -> bool:
+        most = self._most_of_group
+        return len(self._sessions) >= most and sum(1 for known, _ in self._sessions if known == group_id) >= most
 
     def begin(self, group_id: str, member_id: str, connection: Connection) -> ShareSession:
         """A new session in place of the one that the member may have had, whose records it still has."""
         before = self._sessions.get((group_id, member_id))
         if before is not None:
             self.end(before)
-        if self.is_full:
-            raise CodedError(ErrorCode.share_session_limit_reached, f"there are {self._most} share sessions already")
+        if self.is_full(group_id):
+            whose = f"of group {group_id}" if self._is_too_large(group_id) else "here"
+            raise CodedError(ErrorCode.share_session_limit_reached, f"there are too many share sessions {whose}")
         session = self._sessions[group_id, member_id] = ShareSession(group_id, member_id, connection)
         if before is not None:
             session.acquired_from |= before.acquired_from
