@@ -4,13 +4,12 @@ A frame is a length (i32) and that many bytes. The buffer starts small, grows on
 alone takes no memory, a silent connection next to none), and is given back once a connection has gone quiet.
 
 A large frame has a place of its own, mapped as large as it will be: the system gives memory for it page by page, as
-bytes come. So it grows without being copied, which for 64 MiB would hold up everybody else for 30 ms. Beyond its first
-megabytes the pages are huge, where the system has such: 100 MiB of small ones take 6 ms to give back, and four times as
-long to fill.
+bytes come. So it grows without being copied, which for 64 MiB would hold up everybody else for 30 ms. To give
+100 MiB back takes 6 ms, so that is done in turns (`BufferMemory.unmap`). Huge pages would be filled and given back in a
+tenth of the time, but each at once: in a virtual machine whose host has to find the memory first, one takes 4 ms.
 """
 
 import mmap
-from contextlib import suppress
 from struct import Struct
 from typing import Final, Protocol
 
@@ -22,10 +21,10 @@ WORKING_SIZE: Final = 512 * 1024
 """Bytes it grows to while small requests come in faster than they are read."""
 
 _MAPPED_FROM: Final = 1 << 20
-_HUGE_FROM: Final = 4 << 20
-"""Bytes of a frame after which its pages may be huge: one more is then little beside what has come."""
 _MOST_READ: Final = 128 * 1024
-"""Bytes of a large frame that are received in one go, a tenth of a millisecond: what is new is cleared first."""
+"""Bytes of a large frame that are received in one go."""
+_MOST_NEW: Final = 32 * 1024
+"""The same where the place is new: the system clears it page by page, which takes five times as long as to receive."""
 _LENGTH: Final = Struct(">i")
 
 
@@ -45,6 +44,10 @@ class BufferMemory(Protocol):
         """It has become so much smaller."""
         ...
 
+    def unmap(self, place: mmap.mmap) -> None:
+        """Let the system have a place of its own again, without holding up everybody for all of it."""
+        ...
+
 
 class Inbox:
     """Receives bytes, hands out frames.
@@ -53,13 +56,16 @@ class Inbox:
     into the buffer; it is valid until the next call of `space()`.
     """
 
-    __slots__ = ("_buffer", "_end", "_limit", "_memory", "_start", "_view", "capacity")
+    __slots__ = ("_buffer", "_end", "_filled", "_limit", "_memory", "_start", "_view", "capacity")
 
     def __init__(self, limit: int, memory: BufferMemory | None = None) -> None:
         self._limit = limit
         self._memory = memory
         self.capacity = RESTING_SIZE
         """Bytes that may be in it at one time."""
+        self._buffer: bytearray | mmap.mmap = bytearray()
+        self._filled = 0
+        """Up to where the buffer has had bytes before."""
         self._use(bytearray(RESTING_SIZE), RESTING_SIZE)
         self._start = 0
         self._end = 0
@@ -96,7 +102,11 @@ class Inbox:
         elif capacity - start < 4:
             self._move_to_front()
         end, capacity = self._end, self.capacity
-        return self._view[end : capacity if capacity <= WORKING_SIZE else min(capacity, end + _MOST_READ)]
+        if capacity <= WORKING_SIZE:
+            return self._view[end:capacity]
+        self._filled = max(self._filled, end)
+        most = _MOST_READ if end + _MOST_READ <= self._filled else _MOST_NEW
+        return self._view[end : min(capacity, end + most)]
 
     def received(self, count: int) -> None:
         self._end += count
@@ -126,10 +136,15 @@ class Inbox:
                 self._memory.give(capacity - RESTING_SIZE)
 
     def close(self) -> None:
-        """Let go of everything: nothing more comes, and whoever gave the memory has been told."""
+        """Let go of everything: nothing more comes, and whoever gave the memory has been told.
+
+        That one knows who it gave it to, and is forgotten: connections that left cycles behind would be collected by
+        the thousand, while everybody waits.
+        """
         self._start = self._end = 0
         if self.capacity > RESTING_SIZE:
             self._use(bytearray(RESTING_SIZE), RESTING_SIZE)
+        self._memory = None
 
     def _frame_length(self) -> int:
         length: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
@@ -173,9 +188,6 @@ class Inbox:
             place = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError:  # address space is limited: it grows by copying
             return
-        if size > 2 * _HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):
-                place.madvise(mmap.MADV_HUGEPAGE, _HUGE_FROM, size - _HUGE_FROM)
         self._move_to(place, self.capacity)
 
     def _move_to(self, buffer: bytearray | mmap.mmap, capacity: int) -> None:
@@ -192,6 +204,10 @@ class Inbox:
             self._start, self._end = 0, held
 
     def _use(self, buffer: bytearray | mmap.mmap, capacity: int) -> None:
+        before = self._buffer
         self._buffer = buffer
         self._view = memoryview(buffer)
+        self._filled = 0
         self.capacity = capacity
+        if self._memory is not None and isinstance(before, mmap.mmap):
+            self._memory.unmap(before)

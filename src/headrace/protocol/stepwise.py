@@ -4,9 +4,14 @@ Guard and decoder take a microsecond or two for each element, which a request ma
 reads one at once serves nobody meanwhile. Here a struct with arrays is read array by array, an array element by
 element, each by the same guard and the same decoder; the struct around them is decoded without its elements, and gets
 them in the end.
+
+To look for garbage among a hundred thousand elements takes longer than to read them, and so does letting go of them. So
+the collector looks at a thousand at a time, which are then no longer young, and `discard_in_steps` lets go of what
+nobody keeps.
 """
 
-from collections.abc import Callable, Generator
+import gc
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from struct import Struct
@@ -23,27 +28,33 @@ LARGE: Final = 16 * 1024
 """Bytes of a request that is better read in steps: smaller ones take some 10 ms at the worst."""
 STEP: Final = 100
 """Elements that are read before others get a turn: up to half a millisecond."""
+_COLLECTED: Final = 1_000
+"""Elements that the garbage collector looks at together."""
 _FEW: Final = 64
 """Elements that are read at once."""
 _NUMBERS: Final = {"int8": "b", "int32": "i", "int64": "q"}
 
 Steps = Generator[None, None, tuple[Any, int]]
-_Values = Generator[None, None, tuple[tuple[Any, ...], int]]
+_Values = Generator[None, None, tuple[Sequence[Any], int]]
 
 
 class _Reading(Walk):
     """A walk that tells when it is time to let others have a turn."""
 
-    __slots__ = ("_shown",)
+    __slots__ = ("_collected", "_shown", "in_lists")
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, *, in_lists: bool) -> None:
         super().__init__(data)
-        self._shown = 0
+        self.in_lists = in_lists
+        self._shown = self._collected = 0
 
     def is_due(self) -> bool:
         if self.elements - self._shown < STEP:
             return False
         self._shown = self.elements
+        if self.elements - self._collected >= _COLLECTED:
+            self._collected = self.elements
+            gc.collect(0)
         return True
 
 
@@ -72,15 +83,30 @@ class _Plan:
     read: Callable[[memoryview | bytes, int], tuple[Any, int]]
 
 
-def decode_request_in_steps(api_key: int, version: int, data: memoryview) -> Generator[None, None, Any]:
-    """The request as its entity, with turns for others where it yields; `ProtocolViolation` when it is none."""
+def decode_request_in_steps(
+    api_key: int, version: int, data: memoryview, *, in_lists: bool = False
+) -> Generator[None, None, Any]:
+    """The request as its entity, with turns for others where it yields; `ProtocolViolation` when it is none.
+
+    With `in_lists` large arrays are lists, which can be discarded.
+    """
+    walk = _Reading(data.toreadonly(), in_lists=in_lists)
     try:
-        entity, _ = yield from _struct(_plan(load_request_schema(api_key, version)), _Reading(data.toreadonly()), 0)
+        entity, _ = yield from _struct(_plan(load_request_schema(api_key, version)), walk, 0)
     except (KeyboardInterrupt, SystemExit, GeneratorExit, ProtocolViolation):
         raise
     except BaseException as error:  # a panic of the native decoder is not an Exception
         raise ProtocolViolation(f"a request that does not decode: {error}") from error
     return entity
+
+
+def discard_in_steps(entity: Any) -> Generator[None, None, None]:
+    """Let go of a request whose arrays are lists, and of whose elements nobody keeps any."""
+    for field in fields(entity):
+        values = getattr(entity, field.name)
+        while isinstance(values, list) and values:
+            del values[-STEP:]
+            yield
 
 
 @cache
@@ -121,7 +147,7 @@ def _element(annotation: Any) -> type:
 
 def _struct(plan: _Plan, walk: _Reading, start: int) -> Steps:
     at, edits_before = start, len(walk.edits)
-    values: dict[str, tuple[Any, ...]] = {}
+    values: dict[str, Sequence[Any]] = {}
     cuts: list[Edit] = []
     for step, array in plan.parts:
         if array is None:
@@ -155,7 +181,7 @@ def _elements(array: _Array, is_flexible: bool, walk: _Reading, at: int, count: 
         values.append(value)
         if walk.is_due():
             yield
-    return tuple(values), at
+    return (values if walk.in_lists else tuple(values)), at
 
 
 def _numbers(kafka_type: str, walk: _Reading, at: int, count: int) -> _Values:
@@ -178,7 +204,7 @@ def _decoded(
     end: int,
     edits_before: int,
     cuts: list[Edit],
-    arrays: dict[str, tuple[Any, ...]],
+    arrays: dict[str, Sequence[Any]],
 ) -> Any:
     """The struct, with what was read of it before, and without what the guard cuts out."""
     if not cuts and len(walk.edits) == edits_before:

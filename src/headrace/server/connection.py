@@ -389,6 +389,10 @@ class Connection:
         handshakes, tls = self._handshakes, self._tls
         if self.is_closed or handshakes is None or tls is None:
             return
+        if not tls.has_begun:
+            tls.begin()
+            handshakes.take_turn(self.peer, self._shake_hands)
+            return
         try:
             if not tls.shake_hands():
                 self._loop.add_reader(self._fd, self._greeted)

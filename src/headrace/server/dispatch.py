@@ -27,7 +27,7 @@ from headrace.protocol.errors import CodedError, ErrorCode, ProtocolViolation
 from headrace.protocol.guard import check_request, skip_tags
 from headrace.protocol.peer import FIRST_INTERNAL, InternalApi
 from headrace.protocol.schema import request_shape
-from headrace.protocol.stepwise import LARGE, decode_request_in_steps
+from headrace.protocol.stepwise import LARGE, decode_request_in_steps, discard_in_steps
 from headrace.security.audit import AuditLog
 from headrace.security.quotas.client_quotas import Limits
 from headrace.storage.disk import StorageError
@@ -58,6 +58,8 @@ _INTERNAL: Final = frozenset(int(key) for key in InternalApi)
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _SOMETIMES: Final = 15
 """One less than a power of two: the requests after which it is looked again whose they are."""
+_NOTHING_KEPT: Final = (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+"""What may be large, and whose handlers keep nothing of a request."""
 _SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _HEAD: Final = Struct(">hhih")
 _HEAD_SIZE: Final = _HEAD.size
@@ -289,8 +291,13 @@ class Dispatcher:
         """The frame stays as it is meanwhile: a connection that is held reads nothing."""
 
         async def read_and_work() -> Answer:
-            entity = await decode_in_turns(info.api_key, info.version, request.frame[request.body :])
-            return await self._work(info, entity, request)()
+            in_lists = info.api_key in _NOTHING_KEPT
+            entity = await decode_in_turns(info.api_key, info.version, request.frame[request.body :], in_lists=in_lists)
+            try:
+                return await self._work(info, entity, request)()
+            finally:
+                if in_lists:
+                    self._running.spawn(_discard_in_turns(entity))
 
         return read_and_work
 
@@ -428,11 +435,16 @@ def decode_body(api_key: int, version: int, data: memoryview) -> Any:
     return entity
 
 
-async def decode_in_turns(api_key: int, version: int, data: memoryview) -> Any:
-    """The same, with turns for others in between where it is large."""
+async def _discard_in_turns(entity: Any) -> None:
+    for _ in discard_in_steps(entity):
+        await sleep(0)
+
+
+async def decode_in_turns(api_key: int, version: int, data: memoryview, *, in_lists: bool = False) -> Any:
+    """The same, with turns for others in between where it is large. With `in_lists` it can be discarded in turns."""
     if len(data) <= LARGE:
         return decode_body(api_key, version, data)
-    steps = decode_request_in_steps(api_key, version, data)
+    steps = decode_request_in_steps(api_key, version, data, in_lists=in_lists)
     while True:
         try:
             next(steps)

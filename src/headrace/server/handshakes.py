@@ -1,10 +1,11 @@
 """TLS handshakes of one listener: they take turns on the event loop, are counted, and those that fail are logged.
 
-A handshake takes the loop for up to a millisecond (an RSA signature), a request for a hundredth of that. So the steps
-of handshakes wait: some are done for `_TURN_SECONDS`, and then everything else has the loop for `_REST_SECONDS`, in
-which a request can be read, synced and answered. However many come at once, those who are connected keep half of the
-loop. Each address has a queue of its own, and they take turns: who floods the broker waits behind himself. How long a
-handshake may take from end to end is the listener's deadline for a first request.
+A step of a handshake takes the loop for a quarter of a millisecond (a signature on P-256), up to a whole one (RSA), a
+request for a tenth of that. So steps wait: one is done, and then everything else has the loop for as long as that one
+took, in which a request can be read, synced and answered. However many come at once, those who are connected keep half
+of the loop, and never wait for more than one step. Each address has a queue of its own, and they take turns: who
+floods the broker waits behind himself. How long a handshake may take from end to end is the listener's deadline for a
+first request.
 """
 
 from asyncio import AbstractEventLoop
@@ -21,8 +22,7 @@ from headrace.net.tls import ServerTls
 from headrace.net.tls_stream import Scratch, TlsFailure, TlsStream
 from headrace.security.certificates import NoRuleApplies, PrincipalMapping, subject_name
 
-_TURN_SECONDS: Final = 0.001
-_REST_SECONDS: Final = 0.001
+_LONGEST_REST_SECONDS: Final = 0.002
 _REPORT_SECONDS: Final = 5.0
 """Failures are reported together, at most this often: who floods the broker must not fill its log."""
 
@@ -56,6 +56,7 @@ class Handshakes:
         self._steps: dict[str, deque[Callable[[], None]]] = {}
         """By the address they come from, the next one first."""
         self._is_due = False
+        self._rests_until = 0.0
         self.on_login: OnCertificate = lambda _listener, _peer, _principal, _failure: None
         """Told of each client that a certificate names, and of each handshake that fails."""
         self.succeeded = 0
@@ -68,23 +69,25 @@ class Handshakes:
         return TlsStream(sock, self.tls.context, self._scratch)
 
     def take_turn(self, address: str, step: Callable[[], None]) -> None:
-        """Call `step` soon: in the next turn of the loop where no other waits, and never many in one."""
+        """Call `step` soon: in the next turn of the loop where no other waits, and never two in one."""
         self._steps.setdefault(owner_of(address), deque()).append(step)
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        ends = self._timer() + _TURN_SECONDS
+        began = self._timer()
+        if began < self._rests_until:  # timers would not do: they count whole milliseconds
+            self._loop.call_soon(self._run)
+            return
         try:
-            while self._steps:
-                self._next_step()()
-                if self._timer() >= ends:
-                    break
+            self._next_step()()
         finally:
+            ended = self._timer()
+            self._rests_until = ended + min(ended - began, _LONGEST_REST_SECONDS)
             self._is_due = bool(self._steps)
             if self._steps:
-                self._loop.call_later(_REST_SECONDS, self._run)
+                self._loop.call_soon(self._run)
 
     def _next_step(self) -> Callable[[], None]:
         address = next(iter(self._steps))

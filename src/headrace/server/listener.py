@@ -31,8 +31,6 @@ LEAST_RATE: Final = 4 * 1024
 """Bytes a second that a request has to come with, once it has taken `STALL_SECONDS`."""
 REST_SECONDS: Final = 10.0
 """After this long without a byte, a connection's grown buffer is given back."""
-_ACCEPTS_PER_TURN: Final = 4
-"""A quarter of a millisecond."""
 _ACCEPT_PAUSE_SECONDS: Final = 0.2
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -141,21 +139,21 @@ class Listener:
         return connection.is_idle and quiet > self._idle_seconds and connection.peer_broker is None
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
-            if self._acceptor is None:
-                return
-            pause = self._counts.pause()
-            if pause > 0:
-                self._pause(pause)
-                return
-            try:
-                sock, peer = self._acceptor.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._accept_failed(error)
-                return
-            self._admit(sock, peer)
+        """One connection takes as long as a request: others who come wait for the next turn of the loop."""
+        if self._acceptor is None:
+            return
+        pause = self._counts.pause()
+        if pause > 0:
+            self._pause(pause)
+            return
+        try:
+            sock, peer = self._acceptor.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._accept_failed(error)
+            return
+        self._admit(sock, peer)
 
     def _admit(self, sock: Socket, peer: str) -> None:
         refusal = self._counts.refusal(sock.fileno(), peer)

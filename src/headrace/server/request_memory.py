@@ -9,9 +9,13 @@ whose requests fit into what they have go on. Nobody waits for ever:
   take at most one largest request (`socket.request.max.bytes`) more than the limit.
 - Who holds memory while others wait, and sends slower than `LEAST_RATE`, is closed after `PATIENCE_SECONDS`.
 - The last quarter is for small requests: those who send large ones leave it to the others.
+
+What a large request had goes back to the system a piece at a time (`Unmapping`).
 """
 
+import mmap
 from asyncio import AbstractEventLoop, TimerHandle
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -23,6 +27,8 @@ PATIENCE_SECONDS: Final = 5.0
 LEAST_RATE: Final = 64 * 1024
 SMALL: Final = 1 << 20
 """Bytes of a request up to which it may take of the last quarter."""
+UNMAPPED_AT_ONCE: Final = 512 << 10
+"""Bytes that the system is given back before others have their turn: 0.03 ms."""
 _REPORT_SECONDS: Final = 5.0
 _SETTING: Final = "queued.max.request.bytes"
 
@@ -84,6 +90,45 @@ class Share:
     def give(self, size: int) -> None:
         self._memory.give(self._holder, size)
 
+    def unmap(self, place: mmap.mmap) -> None:
+        self._memory.unmapping.add(place)
+
+
+class Unmapping:
+    """Gives places of large requests back to the system, a piece in each turn of the loop."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._places: deque[mmap.mmap] = deque()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are still to be given back."""
+        return sum(map(len, self._places))
+
+    def add(self, place: mmap.mmap) -> None:
+        """Nobody needs the place any longer, but for a request that may still be served from it."""
+        self._places.append(place)
+        if len(self._places) == 1:
+            self._loop.call_soon(self._unmap_piece)
+
+    def _unmap_piece(self) -> None:
+        place = self._places.popleft()
+        left, pause = len(place) - UNMAPPED_AT_ONCE, 0.0
+        try:
+            if left > 0:
+                place.resize(left)
+                self._places.appendleft(place)
+            else:
+                place.close()
+        except BufferError:  # it is still read
+            self._places.append(place)
+            pause = LOOK_SECONDS
+        except (OSError, SystemError):  # this system cannot do it in pieces
+            pass
+        if self._places:
+            self._loop.call_later(pause, self._unmap_piece) if pause else self._loop.call_soon(self._unmap_piece)
+
 
 class RequestMemory:
     """The memory for requests of all connections of a broker."""
@@ -105,6 +150,7 @@ class RequestMemory:
         self._progress: dict[Holder, _Progress] = {}
         self._look: TimerHandle | None = None
         self._reports_at = 0.0
+        self.unmapping = Unmapping(loop)
 
     @property
     def waiting(self) -> int:

@@ -108,3 +108,18 @@ def test_where_nothing_can_be_mapped_a_large_frame_comes_all_the_same(monkeypatc
     monkeypatch.setattr("mmap.mmap", refused)
     bodies = [b"x" * 5_000_000, b"y" * 9_000_000]
     assert feed(Inbox(100_000_000), framed(*bodies), 100_000) == bodies
+
+
+def test_a_large_frame_is_received_in_small_pieces_where_its_place_is_new() -> None:
+    """What is new is cleared by the system, which takes longer than to receive into what has been used before."""
+    inbox = Inbox(100_000_000)
+    for longest in (32 << 10, 128 << 10):
+        rest, pieces = framed(b"x" * 8_000_000), []
+        while rest:
+            space = inbox.space()
+            count = min(len(space), len(rest))
+            inbox.received(count)
+            space[:count], rest = rest[:count], rest[count:]
+            pieces.append(len(space) if inbox.capacity > WORKING_SIZE else 0)
+        assert max(pieces) == longest
+        assert inbox.next_frame() is not None

@@ -12,7 +12,7 @@ from headrace.protocol.encode import encode_request, write_uvarint
 from headrace.protocol.errors import ProtocolViolation
 from headrace.protocol.guard import MAX_ELEMENTS, MOST_TAGS, check_request, skip_tags
 from headrace.protocol.schema import WireField, WireStruct, request_shape
-from headrace.protocol.stepwise import STEP, decode_request_in_steps
+from headrace.protocol.stepwise import STEP, decode_request_in_steps, discard_in_steps
 from headrace.server.dispatch import decode_body
 
 SERVED = [(int(key), version) for key, v in SUPPORTED.items() for version in range(v.min, v.max + 1)]
@@ -87,6 +87,29 @@ def test_others_have_their_turns_whatever_array_is_large(topics: int, partitions
     entity, steps = in_steps(8, 8, body)
     assert entity == decode_body(8, 8, memoryview(body))
     assert steps >= 20_000 // STEP
+
+
+def test_the_garbage_collector_looks_at_a_thousand_elements_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr("headrace.protocol.stepwise.gc.collect", looks.append)
+    in_steps(3, 4, many_names(20_000))
+    assert looks == [0] * 20
+
+
+def many_names(count: int) -> bytes:
+    return bytes(encode_request(3, 4, {"topics": [{"name": f"t{number}"} for number in range(count)]}))
+
+
+def test_what_nobody_keeps_is_let_go_in_steps() -> None:
+    steps = decode_request_in_steps(3, 4, memoryview(many_names(2_000)), in_lists=True)
+    entity: Any = None
+    while entity is None:
+        try:
+            next(steps)
+        except StopIteration as end:
+            entity = end.value
+    sizes = [len(entity.topics) for _ in discard_in_steps(entity)]
+    assert sizes == list(range(2_000 - STEP, -1, -STEP))
 
 
 def unknown_tags(count: int) -> bytes:

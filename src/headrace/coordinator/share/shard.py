@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headrace.coordinator.runtime.batches import Pair
 from headrace.coordinator.runtime.decision import Decision
-from headrace.coordinator.runtime.fields import LARGEST_TEXT
+from headrace.coordinator.runtime.fields import LONGEST_ID
 from headrace.coordinator.runtime.shard import Phase, Replay, Shard
 from headrace.coordinator.runtime.timers import Scheduler
 from headrace.net.clock import Clock
@@ -293,7 +293,7 @@ def _portions(keys: Sequence[SharePartition], size: int = 100) -> list[Sequence[
 
 
 def _check(key: SharePartition) -> None:
-    if not key.group_id or len(key.group_id.encode()) > LARGEST_TEXT:
+    if not key.group_id or len(key.group_id) > LONGEST_ID:
         raise _invalid(f"the group id has {len(key.group_id)} characters")
     if key.partition < 0:
         raise _invalid(f"{key.partition} is no partition")

@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace.coordinator.runtime.fields import (
-    LARGEST_TEXT,
+    LONGEST_ID,
     BadRecord,
     FieldReader,
     i32s,
@@ -57,13 +57,13 @@ _STATES: Final = {code: state for state, code in _CODES.items()}
 
 
 def check_id(transactional_id: str) -> None:
-    """Refuse a transactional id that is empty, or that the internal topic cannot hold."""
+    """Refuse a transactional id that is empty or too long."""
     if not transactional_id:
         raise CodedError(ErrorCode.invalid_request, "the transactional id is empty")
-    if len(transactional_id) > LARGEST_TEXT // 4 and len(transactional_id.encode()) > LARGEST_TEXT:
+    if len(transactional_id) > LONGEST_ID:
         raise CodedError(
             ErrorCode.invalid_request,
-            f"a transactional id of {len(transactional_id)} characters; at most {LARGEST_TEXT} bytes",
+            f"a transactional id of {len(transactional_id)} characters; at most {LONGEST_ID}",
         )
 
 

@@ -41,6 +41,7 @@ from .topics import may_create
 
 PAGE: Final = 2000
 _BREATH: Final = 1000
+_SHARDS: Final = 0xFF
 _CACHES: Final[WeakKeyDictionary[ClusterImage, TopicCache]] = WeakKeyDictionary()
 _SORTED: Final[WeakKeyDictionary[ClusterImage, tuple[int, list[str]]]] = WeakKeyDictionary()
 
@@ -48,19 +49,15 @@ _SORTED: Final[WeakKeyDictionary[ClusterImage, tuple[int, list[str]]]] = WeakKey
 async def handle_metadata(ctx: Context, request: Any, info: RequestInfo) -> bytearray:
     """Answers in bytes; see above."""
     asks_for_all = request.topics is None or (info.version == 0 and not request.topics)
-    problems: list[bytes] = []
-    if asks_for_all:
-        topics = await _visible(ctx, info)
-    else:
-        topics, failed = await _find_topics(ctx, request, info)
-        problems = [encode_topic(info.version, values) async for values in paced(failed)]
+    problems = _Problems(info.version)
+    topics = await _visible(ctx, info) if asks_for_all else await _find_topics(ctx, request, info, problems)
     encoded: list[bytes] = []
     if getattr(request, "include_topic_authorized_operations", False):
         for allowed, some in (await _by_operations(ctx, info, topics)).items():
             encoded += await _encoded(ctx.image, some, info, allowed)
     else:
         encoded = await _encoded(ctx.image, topics, info, NOT_ASKED)
-    return assemble(info.version, _cluster(ctx, request, info), encoded + problems)
+    return assemble(info.version, _cluster(ctx, request, info), encoded, problems.encoded, problems.count)
 
 
 async def _visible(ctx: Context, info: RequestInfo) -> list[Topic]:
@@ -114,20 +111,41 @@ def _broker(broker: BrokerNode, endpoint: Endpoint) -> dict[str, Any]:
     return {"node_id": broker.id, "host": endpoint.host, "port": endpoint.port, "rack": broker.rack}
 
 
-async def _find_topics(ctx: Context, request: Any, info: RequestInfo) -> tuple[list[Topic], list[dict[str, Any]]]:
-    """The topics that were asked for, each once, and answers for those that cannot be given."""
+class _Problems:
+    """Answers for topics that cannot be given, each once, in bytes.
+
+    A request may have a hundred thousand: nothing here is large and has to be made larger, looked at or let go at once.
+    """
+
+    def __init__(self, version: int) -> None:
+        self.encoded = bytearray()
+        self.count = 0
+        self._version = version
+        self._seen: dict[int, set[object]] = {}
+
+    def add(self, name: str | None, topic_id: object, code: ErrorCode) -> None:
+        """v10 and v11 can ask by id but cannot answer without a name."""
+        key = topic_id or name
+        seen = self._seen.setdefault(hash(key) & _SHARDS, set())
+        if key not in seen:
+            seen.add(key)
+            self.encoded += encode_topic(self._version, _problem(name, topic_id, code))
+            self.count += 1
+
+
+async def _find_topics(ctx: Context, request: Any, info: RequestInfo, problems: _Problems) -> list[Topic]:
+    """The topics that were asked for, each once."""
     creates = getattr(request, "allow_auto_topic_creation", True) and bool(ctx.config["auto.create.topics.enable"])
     topics: dict[str, Topic] = {}
-    failed: dict[object, dict[str, Any]] = {}
     async for asked in paced(request.topics):
         topic_id = getattr(asked, "topic_id", None)
         try:
             topic = _by_id(ctx, asked, info) if topic_id is not None else await _by_name(ctx, asked.name, info, creates)
         except CodedError as error:
-            failed[topic_id or asked.name] = _problem(asked.name, topic_id, error.code)
+            problems.add(asked.name, topic_id, error.code)
         else:
             topics[topic.name] = topic
-    return list(topics.values()), list(failed.values())
+    return list(topics.values())
 
 
 def _by_id(ctx: Context, asked: Any, info: RequestInfo) -> Topic:
@@ -161,7 +179,6 @@ async def _by_name(ctx: Context, name: str | None, info: RequestInfo, creates: b
 
 
 def _problem(name: str | None, topic_id: object, code: ErrorCode) -> dict[str, Any]:
-    """v10 and v11 can ask by id but cannot answer without a name."""
     return {"error_code": code, "name": name or "", "topic_id": topic_id, "partitions": ()}
 
 

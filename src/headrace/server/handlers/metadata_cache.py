@@ -150,16 +150,19 @@ def encode_topic(version: int, values: Mapping[str, Any]) -> bytes:
     return bytes(encode_entity(_topic_entity(version), values))
 
 
-def assemble(version: int, values: Mapping[str, Any], topics: list[bytes]) -> bytearray:
-    """The body of a Metadata response from its other values and its topics' bytes."""
+def assemble(
+    version: int, values: Mapping[str, Any], topics: list[bytes], more: bytearray, more_count: int
+) -> bytearray:
+    """The body of a Metadata response from its other values and its topics' bytes, of which some are joined already."""
     body = encode_response(ApiKey.METADATA, version, {**values, "topics": ()})
     shape = response_shape(ApiKey.METADATA, version)
     after = sum(size for name, size in _SIZES_AFTER_TOPICS.items() if shape.has(name)) + shape.flexible
     count_size = 1 if shape.flexible else 4
     tail = body[len(body) - after :]
     del body[len(body) - after - count_size :]
-    _write_count(body, len(topics), shape.flexible)
+    _write_count(body, len(topics) + more_count, shape.flexible)
     body += b"".join(topics)
+    body += more
     body += tail
     return body
 

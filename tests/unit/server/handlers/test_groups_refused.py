@@ -67,11 +67,11 @@ def test_a_broker_that_does_not_speak_for_the_group(world: World, api: ApiKey, v
 
 
 @pytest.mark.parametrize(("api", "version"), NO_OFFSET_COMMIT)
-@pytest.mark.parametrize("group_id", ["", "x" * 32_767 + "é"])
+@pytest.mark.parametrize("group_id", ["", "x" * 4_096 + "é", "x" * 32_767 + "é"])
 def test_an_empty_or_too_long_group_id(world: World, api: ApiKey, version: int, group_id: str) -> None:
     find(world)
     flexible = {ApiKey.JOIN_GROUP: 6, ApiKey.SYNC_GROUP: 4, ApiKey.HEARTBEAT: 4, ApiKey.LEAVE_GROUP: 4}
-    if group_id and version < flexible[api]:
+    if len(group_id) > 32_767 and version < flexible.get(api, 0):
         pytest.skip("such a text cannot be sent in this version")
     assert ask(world, api, version, "m", 1, group_id) is ErrorCode.invalid_group_id
 

@@ -167,6 +167,13 @@ def test_a_topic_asked_for_twice_is_answered_once(broker: Harness) -> None:
     assert len(broker.ask(ApiKey.METADATA, 9, topics=asked("orders", "orders", "x", "x")).topics) == 2
 
 
+def test_of_very_many_topics_that_cannot_be_each_is_answered_once(broker: Harness) -> None:
+    names = [f"/{number}" for number in range(3_000)]
+    topics = broker.ask(ApiKey.METADATA, 9, topics=asked(*names, *names)).topics
+    assert [topic.name for topic in topics] == names
+    assert {topic.error_code for topic in topics} == {ErrorCode.invalid_topic_exception}
+
+
 def test_a_topic_without_name_and_id_is_refused(broker: Harness) -> None:
     (topic,) = broker.ask(ApiKey.METADATA, 12, topics=[{"topic_id": None, "name": None}]).topics
     assert topic.error_code is ErrorCode.invalid_request
