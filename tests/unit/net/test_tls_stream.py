@@ -13,7 +13,7 @@ import pytest
 
 from headrace.net.network import Buffer
 from headrace.net.tls import ServerTls, ServerTlsSettings
-from headrace.net.tls_stream import PIECE, Scratch, TlsFailure, TlsStream
+from headrace.net.tls_stream import PIECE, TURN, Scratch, TlsFailure, TlsStream
 from tests.support.certificates import Authority, Signed
 from tests.support.key_updates import KeyUpdates
 
@@ -209,6 +209,52 @@ def test_what_a_full_socket_does_not_take_is_neither_lost_nor_sent_twice(
     received += pair.peer.heard(pair.far)
     assert bytes(received) == data
     assert not pair.stream.is_blocked
+
+
+class Wide:
+    """A socket that takes all it is given, and keeps it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.taken: list[bytes] = []
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        return self._sock.recv_into(buffer)
+
+    def send(self, data: Buffer, _flags: int = 0, /) -> int:
+        return self.sendmsg([data])
+
+    def sendmsg(self, buffers: list[Buffer], /) -> int:
+        self.taken.append(b"".join(buffers))
+        return len(self.taken[-1])
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def test_the_head_of_an_answer_goes_with_the_file_that_follows_it(tmp_path: Path) -> None:
+    pair = Pair().connect()
+    wide = Wide(pair.stream._sock)  # type: ignore[arg-type]
+    pair.stream._sock = wide  # type: ignore[assignment]
+    path = tmp_path / "log"
+    path.write_bytes(bytes(3 * TURN))
+    assert pair.stream.send(b"head", socket.MSG_MORE) == 4
+    assert not wide.taken
+    with path.open("rb") as file:
+        assert [pair.stream.sendfile(file.fileno(), at, 3 * TURN - at) for at in (0, TURN)] == [TURN, TURN]
+    assert len(wide.taken) == 2, "one call of the system for each turn"
+    pair.peer.to.write(b"".join(wide.taken))
+    assert pair.peer.heard(pair.far) == b"head" + bytes(2 * TURN)
+
+
+def test_a_head_that_nothing_follows_goes_with_the_next_answer() -> None:
+    pair = Pair().connect()
+    assert pair.stream.send(b"head", socket.MSG_MORE) == 4
+    assert pair.stream.send(b"more") == 4
+    assert pair.peer.heard(pair.far) == b"headmore"
 
 
 def test_a_file_that_ends_too_soon_sends_nothing(tmp_path: Path) -> None:
