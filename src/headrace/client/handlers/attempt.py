@@ -50,8 +50,11 @@ class Attempts:
         clock: Callable[[], float] = time.time,
         *,
         waits_for_schemas: bool = True,
+        is_ending: Callable[[], bool] = lambda: True,
     ) -> None:
         self._subscription = subscription
+        self._is_ending = is_ending
+        """Whether who cancels a handler wants all of them to end."""
         self._waits_for_schemas = waits_for_schemas and type(subscription.format).is_ready is not Format.is_ready
         self._call = subscription.call
         self._sleep = sleep
@@ -73,6 +76,19 @@ class Attempts:
                 return await self._call(message)
             except Exception as error:
                 return await self._again(message, error)
+            except asyncio.CancelledError as error:
+                return await self._again(message, self._cancelled(error))
+
+    def _cancelled(self, error: asyncio.CancelledError) -> Exception:
+        """A handler that cancels its own task, or has it cancelled, has failed as any other."""
+        task = asyncio.current_task()
+        if task is None or self._is_ending():
+            raise error
+        while task.cancelling():
+            task.uncancel()
+        failure = RuntimeError("the handler's task was cancelled")
+        failure.__cause__ = error
+        return failure
 
     async def _wait_for_schema(self, message: Message[object], data: bytes) -> None:
         """Decode where that may take long elsewhere than in the event loop. That no registry answers is not the
@@ -109,6 +125,8 @@ class Attempts:
                 return await self._call(message)
             except Exception as again:
                 error = again
+            except asyncio.CancelledError as again:
+                error = self._cancelled(again)
         return self._put_aside(message, origin, attempts, error)
 
     def _put_aside(

@@ -64,12 +64,18 @@ class Lanes:
         self._behind: dict[bytes, deque[Work]] = {}
         """Of each key that is being handled or ready: those that wait for it."""
         self._is_ready = asyncio.Event()
+        self.is_ending = False
+        """Whether all of it is cancelled, and not one that is handled alone."""
 
     async def run(self) -> None:
         """Handle what is put in until cancelled, or until handling raises."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
                 group.create_task(self._lane())
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self.is_ending = True
 
     def put(self, work: Work) -> None:
         key = work.message.key
@@ -87,7 +93,12 @@ class Lanes:
         while True:
             while self._ready:
                 work = self._ready.popleft()
-                await self._handle(work)
+                try:
+                    await self._handle(work)
+                except asyncio.CancelledError as error:
+                    if self.is_ending:
+                        raise
+                    raise RuntimeError(f"what handles {work.message} was cancelled") from error
                 if self._concurrency > 1:
                     self._release(work.message.key)
             self._is_ready.clear()

@@ -133,7 +133,7 @@ class Runner:
         self._waits = waits
         """Whether these are delay topics, whose messages are handled when they are due."""
         self._at_most_once = subscription.delivery == "at-most-once"
-        self._attempts = Attempts(subscription)
+        self._attempts = Attempts(subscription, is_ending=lambda: self._lanes.is_ending)
         window_ms = None if waits else subscription.deduplicate_ms
         self._deduplication = (
             None if window_ms is None else Deduplication(group, window_ms, app.bootstrap, app.settings)
@@ -179,6 +179,7 @@ class Runner:
         if not lanes.cancelled() and (error := lanes.exception()) is not None:
             reason = f"the handlers of group '{self._group}' have ended: {error!r}"
             self._failure = self._failure or ClientError(reason, "HANDLER_FAILED")
+            self._pending = 0
             self._room.set()
 
     async def _close_producer(self, producer: AsyncProducer, grace: float | None = None) -> None:
@@ -213,6 +214,7 @@ class Runner:
         while not self._is_ending:
             batch = await self._consumer.receive_many(most, _POLL_SECONDS)
             if batch and self._at_most_once and not await self._committed_before(batch):
+                await self._rewind(batch)  # where the group changes without taking their partitions
                 continue
             works = self._works(batch)
             await self._judge([work.message for work in works])
@@ -222,6 +224,14 @@ class Runner:
                 self._put(works)
             await self._commit_sometimes()
             await self._wait_for_room()
+
+    async def _rewind(self, batch: Sequence[Message[Any]]) -> None:
+        while not self._is_ending:
+            try:
+                await self._consumer.run(self._consumer.blocking.rewind, batch)
+                return
+            except ClusterUnreachable as error:
+                log.warning("%s and what follows wait: %s", batch[0], error)
 
     async def _judge(self, messages: Sequence[Message[Any]]) -> None:
         """Find out which messages are duplicates, in their order."""
@@ -469,14 +479,6 @@ class ExactlyOnce(Runner):
                 log.warning("a transaction took too long; %s and what follows are handled again: %s", batch[0], error)
                 await self._replace_producer()
                 await self._rewind(batch)
-
-    async def _rewind(self, batch: Sequence[Message[Any]]) -> None:
-        while not self._is_ending:
-            try:
-                await self._consumer.run(self._consumer.blocking.rewind, batch)
-                return
-            except ClusterUnreachable as error:
-                log.warning("%s and what follows wait: %s", batch[0], error)
 
     async def _when_due(self, works: Sequence[Work]) -> Sequence[Message[Any]]:
         for work in works:

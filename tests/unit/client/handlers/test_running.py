@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client import Admin, Consumer, Message, Producer
+from headrace.client import Admin, AsyncProducer, ClientError, Consumer, Message, Producer
 from headrace.client.handlers import App, HandlerFailed, Outbox, Retry, Worker
 from headrace.testing import Broker
 
@@ -38,12 +38,12 @@ def fill(broker: Broker, topic: str, count: int, keys: int = 5) -> None:
 
 def read(broker: Broker, topic: str, count: int) -> list[Any]:
     with Consumer(topic, group=None, bootstrap=broker.bootstrap) as consumer:
-        found = [consumer.receive(10) for _ in range(count)]
+        found = [consumer.receive(60) for _ in range(count)]
         assert consumer.receive(0.3) is None
     return [message for message in found if message is not None]
 
 
-async def work_until(app: App, done: Callable[[], bool], seconds: float = 30) -> None:
+async def work_until(app: App, done: Callable[[], bool], seconds: float = 120) -> None:
     """Run the handlers until something has happened."""
     stop = asyncio.Event()
     worker = asyncio.create_task(Worker(app).run(stop))
@@ -148,7 +148,7 @@ def test_a_message_whose_handler_sends_what_brokers_refuse_is_a_dead_letter(
         written.append(number)
 
     # A message that was handled may still be handled again, with those of its transaction: what has arrived counts.
-    asyncio.run(work_until(app, lambda: len(written) >= 18 and len(reasons) == 2, 60))
+    asyncio.run(work_until(app, lambda: len(written) >= 18 and len(reasons) == 2))
     assert sorted(written) == [n for n in range(20) if n not in {7, 8}]
     assert set(counts) == set(range(20))
     assert "NotDelivered" in reasons[b"7"]
@@ -173,13 +173,61 @@ def test_a_handler_that_never_returns_keeps_no_worker_from_ending(broker: Broker
     async def main() -> None:
         stop = asyncio.Event()
         worker = asyncio.create_task(Worker(app, grace=0.2).run(stop))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(set(begun)) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             stop.set()
             await worker
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_handler_that_cancels_its_own_task_has_failed_and_the_others_go_on(
+    broker: Broker, topic: str, delivery: Any
+) -> None:
+    fill(broker, topic, 20)
+    app = App(broker.bootstrap)
+    counts: Counter[int] = Counter()
+    letters: list[int] = []
+
+    @app.subscribe(topic, group="g", delivery=delivery, retry=Retry(in_place=2, backoff=0.01), dead_letter=True)
+    async def handle(number: int) -> None:
+        counts[number] += 1
+        if number == 7:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    @app.subscribe(f"{topic}.g.dead-letter", group="letters")
+    async def note(number: int) -> None:
+        letters.append(number)
+
+    asyncio.run(work_until(app, lambda: len(counts) == 20 and bool(letters)))
+    assert letters == [7]
+    assert counts[7] >= 2
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_handler_that_leaves_its_task_cancelled_ends_the_worker(broker: Broker, topic: str, delivery: Any) -> None:
+    fill(broker, topic, 5)
+    app = App(broker.bootstrap)
+
+    @app.subscribe(topic, group="g", delivery=delivery, publish=broker.create_topic(f"{topic}-out"))
+    async def handle(number: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        return number
+
+    async def slow_submit(*arguments: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.1)
+        raise AssertionError("it was cancelled")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ClientError, match="was cancelled"):
+        patch.setattr(AsyncProducer, "submit", slow_submit)
+        asyncio.run(work_until(app, lambda: False))
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
@@ -220,6 +268,28 @@ def test_at_most_once_goes_on_behind_a_failure(broker: Broker, topic: str) -> No
 
     asyncio.run(work_until(app, lambda: len(seen) == 10))
     assert sorted(seen) == list(range(10))
+
+
+def test_at_most_once_loses_nothing_where_a_commit_is_refused_while_the_group_changes(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, topic, 30)
+    app = App(broker.bootstrap)
+    seen: list[int] = []
+    refusals = iter([True, False, True])
+    commit = Consumer.commit_offsets
+
+    def refused_at_first(self: Consumer[Any], offsets: list[Any], *, wait: bool = True) -> bool:
+        return not next(refusals, False) and commit(self, offsets, wait=wait)
+
+    monkeypatch.setattr(Consumer, "commit_offsets", refused_at_first)
+
+    @app.subscribe(topic, group=topic, delivery="at-most-once", pending=5)
+    async def handle(number: int) -> None:
+        seen.append(number)
+
+    asyncio.run(work_until(app, lambda: len(seen) == 30))
+    assert sorted(seen) == list(range(30))
 
 
 def test_while_handlers_are_busy_no_more_is_taken_than_may_be_pending(broker: Broker, topic: str) -> None:
@@ -291,7 +361,7 @@ def test_a_topic_that_is_made_anew_is_handled_from_its_beginning(broker: Broker,
     async def main() -> None:
         stop = asyncio.Event()
         worker = asyncio.create_task(Worker(app).run(stop))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while len(seen) < 30:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             await asyncio.to_thread(make_anew)
