@@ -32,6 +32,7 @@ _GRACE_SECONDS: Final = 25.0
 """How long handlers may go on that have begun when the worker is to stop."""
 _LOST_SECONDS: Final = 20.0
 """How much longer everything else may take: what waits for brokers has ends of its own below that."""
+_LOOP_SECONDS: Final = 1.0
 _OWN_OPTIONS: Final = {"--processes": 1, "--reload": 0}
 """Options that are for the process that starts others, and how many words follow them."""
 
@@ -95,7 +96,7 @@ def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
 
     def end_at_last() -> None:
         time.sleep(_GRACE_SECONDS + _LOST_SECONDS)
-        note("headrace: a handler does not let the event loop go on; the worker ends without it")
+        note(f"headrace: {_what_hangs(loop)}")
         os._exit(ExitCode.FAILED)
 
     def ask(_number: int, _frame: object) -> None:
@@ -107,6 +108,15 @@ def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
     is_asked = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
+
+
+def _what_hangs(loop: asyncio.AbstractEventLoop) -> str:
+    """Why a worker has not ended in time."""
+    goes_on = threading.Event()
+    loop.call_soon_threadsafe(goes_on.set)
+    if goes_on.wait(_LOOP_SECONDS):
+        return "the brokers do not answer; the worker ends, and what it could not tell them of is handled again"
+    return "a handler does not let the event loop go on; the worker ends without it"
 
 
 def _loaded(target: str) -> "App":

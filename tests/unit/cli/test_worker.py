@@ -1,12 +1,15 @@
 """What `headrace worker` says of applications that it cannot run, and of its own options."""
 
+import asyncio
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from headrace.cli import worker
 from headrace.cli.console import ExitCode, Failure
-from headrace.cli.worker import _loaded, _without_own
+from headrace.cli.worker import _loaded, _what_hangs, _without_own
 
 FILES = {
     "worker_of_shop": "from headrace.client.handlers import App\napp = App()\napp.subscribe('t', group='g')(id)",
@@ -50,3 +53,27 @@ def test_an_application_is_found_in_the_current_directory(directory: Path) -> No
 def test_the_processes_of_a_worker_get_its_options_but_those_that_would_make_more_of_them() -> None:
     given = ["worker", "run", "a:b", "--processes", "4", "-X", "x=y", "--reload", "--processes=2", "-b", "h:1"]
     assert list(_without_own(given)) == ["worker", "run", "a:b", "-X", "x=y", "-b", "h:1"]
+
+
+def test_a_worker_that_does_not_end_says_whether_its_brokers_or_a_handler_are_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    monkeypatch.setattr(worker, "_LOOP_SECONDS", 60.0)
+    assert "the brokers do not answer" in _what_hangs(loop)
+    blocked, free = threading.Event(), threading.Event()
+
+    def handler() -> None:
+        blocked.set()
+        free.wait()
+
+    loop.call_soon_threadsafe(handler)
+    blocked.wait()
+    monkeypatch.setattr(worker, "_LOOP_SECONDS", 0.05)
+    assert "a handler does not let the event loop go on" in _what_hangs(loop)
+    free.set()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
