@@ -11,11 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client import Admin, AsyncProducer, ClientError, Consumer, Message, Producer
 from headrace.client.dead_letters import DeadLetters
+from headrace.client.delays import mover as mover_module
 from headrace.client.delays.clock import ClusterClock
 from headrace.client.delays.lanes import (
     DUE,
@@ -32,7 +34,7 @@ from headrace.client.delays.lanes import (
     patience_ms,
     with_delay,
 )
-from headrace.client.delays.mover import Mover
+from headrace.client.delays.mover import GROUP, Mover
 from headrace.client.producer import Settings
 from headrace.protocol.delayed import delayed_topic
 from headrace.testing import Broker
@@ -157,6 +159,41 @@ def received(
         while len(found) < count and (message := consumer.receive(timeout)) is not None:
             found.append((time.time(), message))
     return found
+
+
+@pytest.mark.slow
+def test_what_was_moved_is_not_moved_again_where_the_positions_of_movers_are_forgotten(broker: Broker) -> None:
+    topic = broker.create_topic("forgotten")
+    with Producer(broker.bootstrap) as producer:
+        with moving(broker):
+            for number in range(20):
+                producer.send(topic, str(number), deliver_after=0.2)
+            received(broker, topic, 20)
+        producer.deliver(topic, "last", deliver_after=0.2)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_consumer_groups([GROUP])[GROUP].result(60)
+    with moving(broker):
+        values = [message.value for _, message in received(broker, topic, 21)]
+        assert received(broker, topic, 22, timeout=1)[21:] == []
+    assert sorted(values) == sorted([*map(str, range(20)), "last"])
+
+
+@pytest.mark.slow
+def test_a_mover_gives_up_the_space_of_what_one_before_it_has_moved(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.create_topic("space")
+    with monkeypatch.context() as killed, moving(broker), Producer(broker.bootstrap) as producer:
+        killed.setattr(mover_module._Rounds, "delete", lambda _: None)
+        producer.send(topic, "moved", deliver_after=0.2)
+        received(broker, topic, 1)
+    monkeypatch.setattr(mover_module, "_DELETE_SECONDS", 0.1)
+    admin = Admin(broker.bootstrap)
+    with moving(broker):
+        deadline = time.monotonic() + 60
+        while not sum(admin.start_offsets(delayed_topic(topic), range(2)).values()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    assert sum(admin.start_offsets(delayed_topic(topic), range(2)).values())
 
 
 @pytest.mark.slow

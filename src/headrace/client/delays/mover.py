@@ -166,6 +166,7 @@ class Mover:
             rounds = _Rounds(self, consumer, producer, self._lanes, self._clock, stop)
             while not stop.is_set() and self._read() == topics:
                 rounds.next()
+            rounds.delete()
         finally:
             try:
                 consumer.close()
@@ -222,11 +223,13 @@ class _Lanes:
         """Offsets below which everything has been moved, and the space not given up."""
         self.tables: dict[str, ScheduleTable] = {}
         """Schedules, by the topic in which they are kept."""
+        self._given: set[Lane] = set()
         self._to_load: set[str] = set()
         self._next_schedule_ms: int | None = None
 
     def assigned(self, lanes: list[Lane]) -> None:
         self.fresh.update(lanes)
+        self._given.update(lane for lane in lanes if not lane[0].endswith(SCHEDULES))
         self._to_load.update(topic for topic, _ in lanes if topic.endswith(SCHEDULES))
 
     def revoked(self, lanes: list[Lane]) -> None:
@@ -234,6 +237,7 @@ class _Lanes:
             self.tables.pop(lane[0], None)
             self._to_load.discard(lane[0])
             self.fresh.discard(lane)
+            self._given.discard(lane)
             self.resting.pop(lane, None)
             self.moved_to.pop(lane, None)
 
@@ -245,6 +249,11 @@ class _Lanes:
         found += [lane for lane in self.fresh if lane not in self.resting]
         self.fresh.clear()
         return found
+
+    def given(self) -> list[Lane]:
+        """Lanes that were another mover's, who may not have given up the space of all that it moved."""
+        found, self._given = self._given, set()
+        return sorted(found)
 
     def new_schedules(self) -> list[str]:
         """Topics of schedules that were given, and are to be read."""
@@ -326,7 +335,12 @@ class _Rounds:
             self._send_scheduled()
         if now - self._deleted_at > _DELETE_SECONDS:
             self._deleted_at = now
-            self._delete()
+            if given := self._lanes.given():
+                moved = self._consumer.committed(given)
+                self._lanes.moved_to = {
+                    lane: offset for lane, offset in moved.items() if offset > 0
+                } | self._lanes.moved_to
+            self.delete()
 
     def _take(self, batch: Sequence[Message[bytes]]) -> None:
         by_lane: dict[Lane, list[Message[bytes]]] = {}
@@ -565,8 +579,9 @@ class _Rounds:
 
     # Space
 
-    def _delete(self) -> None:
-        """Give up the space of what has been moved."""
+    def delete(self) -> None:
+        """Give up the space of what has been moved. It is also what keeps a mover from moving it again that finds no
+        positions: brokers forget those of groups that have had no member for long."""
         by_topic: dict[str, dict[int, int]] = {}
         for (topic, number), offset in self._lanes.moved_to.items():
             by_topic.setdefault(topic, {})[number] = offset
