@@ -1,7 +1,7 @@
 """`headrace queue`: share groups as queues, and what they have given up."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 
 LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+MOST_COUNTED: Final = 100_000
+"""Records of a topic of dead letters that `show` reads to count the letters in them: more take too long."""
 _DASH: Final = "-"
 _UNKNOWN: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_OR_PARTITION"})
 
@@ -102,7 +104,7 @@ def show(
     """Show a queue: its members, where it is in each partition, its own settings, and its dead letters.
 
     It is done with everything before START; what waits is what is not accepted or given up from there on, also while a
-    member has it.
+    member has it. Dead letters are counted where their topic has up to 100,000 records.
     """
     shares = connecting.share_group_operations(bootstrap, properties)
     configs = connecting.config_operations(bootstrap, properties)
@@ -114,14 +116,30 @@ def show(
         letters = None if not topic else _count(bootstrap, properties, topic, queue)
         if json:
             values = {**asdict(described), "waiting": described.lag, "settings": settings}
-            say_json({**values, "dead_letters": topic and {"topic": topic, "letters": letters}})
+            say_json({**values, "dead_letters": topic and {"topic": topic, **_told(letters)}})
         else:
             _say(described, settings, topic, letters)
 
     watching(show_one, watch, interval, json=json)
 
 
-def _say(described: "ShareGroupDescription", settings: dict[str, str], topic: str | None, letters: int | None) -> None:
+class _Letters(NamedTuple):
+    """How many letters of a queue nobody has dealt with."""
+
+    number: int
+    is_exact: bool
+    """Or there are no more of them."""
+
+
+def _told(letters: _Letters | None) -> dict[str, int | None]:
+    if letters is None or letters.is_exact:
+        return {"letters": None if letters is None else letters.number}
+    return {"letters": None, "at_most": letters.number}
+
+
+def _say(
+    described: "ShareGroupDescription", settings: dict[str, str], topic: str | None, letters: _Letters | None
+) -> None:
     say(f"queue {described.group}: {described.state}, {described.lag} waiting")
     for name, value in settings.items():
         say(f"  {name}={value}")
@@ -142,8 +160,10 @@ def _say(described: "ShareGroupDescription", settings: dict[str, str], topic: st
         note(f"what it gives up is gone: {LETTER_TOPIC} is not set (headrace config set group {described.group} …)")
     elif letters is None:
         note(f"its dead letters go to {topic}, which does not exist")
+    elif not letters.is_exact:
+        say(f"at most {letters.number} dead letters in {topic}: `headrace dlq show {topic} --group …` reads them")
     else:
-        say(f"{letters} dead letter{'s' * (letters != 1)} in {topic}")
+        say(f"{letters.number} dead letter{'s' * (letters.number != 1)} in {topic}")
 
 
 @app.command(
@@ -243,10 +263,14 @@ def _letter_topic(bootstrap: str, properties: ClientProperties, queue: str) -> s
     )
 
 
-def _count(bootstrap: str, properties: ClientProperties, topic: str, queue: str) -> int | None:
-    """How many letters of a queue nobody has dealt with; None where there is no such topic."""
+def _count(bootstrap: str, properties: ClientProperties, topic: str, queue: str) -> _Letters | None:
+    """None where there is no such topic."""
     try:
-        return sum(1 for each in dlq.letters_of(bootstrap, properties, topic) if each.about.get("group") == queue)
+        letters = dlq.letters_of(bootstrap, properties, topic)
+        most = letters.record_count()
+        if most > MOST_COUNTED:
+            return _Letters(most, is_exact=False)
+        return _Letters(sum(1 for each in letters if each.about.get("group") == queue), is_exact=True)
     except ClientError as error:
         if error.code not in _UNKNOWN:
             raise

@@ -112,6 +112,13 @@ class DeadLetters:
             if not twins or twins[0] == place:
                 yield _letter(record, tuple(twins[1:]))
 
+    def record_count(self) -> int:
+        """How many records the topic has: letters, of which some may have been dealt with, and marks."""
+        partitions = self._admin.partition_numbers(self.topic)
+        starts = self._admin.start_offsets(self.topic, partitions)
+        ends = self._admin.end_offsets(self.topic, partitions, committed_only=True)
+        return sum(ends[partition] - starts[partition] for partition in partitions)
+
     def redrive(
         self,
         chosen: Chosen,

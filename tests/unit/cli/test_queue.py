@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.queue import LETTER_TOPIC, show
 from headrace.client import Producer, Queue
 from headrace.client.admin import Admin
 from headrace.testing import Broker
@@ -58,6 +59,24 @@ def test_a_queue_is_seen_and_what_it_has_given_up_is_put_back_once(
         while message := queue.receive(timeout=5 if len(again) < 3 else 1):
             again.append((message.value, message.headers))
     assert sorted(again) == [(value, [("trace", b"t")]) for value in ("1", "4", "5")]
+
+
+def test_many_dead_letters_are_not_read_to_be_counted(
+    cluster: Broker, headrace: Headrace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, letters = cluster.create_topic("queue-many"), "dlq.queue-many"
+    cluster.create_topic(letters, errors_deadletterqueue_group_enable=True)
+    with Queue(topic, group="queue-many", value=str, bootstrap=cluster.bootstrap) as queue:
+        queue.receive(timeout=3)
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(3):
+            producer.send(letters, str(number))
+    assert headrace("config", "set", "group", "queue-many", f"{LETTER_TOPIC}={letters}").returncode == 0
+    monkeypatch.setattr("headrace.cli.queue.MOST_COUNTED", 2)
+    show(queue="queue-many", bootstrap=cluster.bootstrap, json=True)
+    assert json.loads(capsys.readouterr().out)["dead_letters"] == {"topic": letters, "letters": None, "at_most": 3}
+    show(queue="queue-many", bootstrap=cluster.bootstrap)
+    assert "at most 3 dead letters in dlq.queue-many" in capsys.readouterr().out
 
 
 def test_what_cannot_be_done_is_told(cluster: Broker, headrace: Headrace) -> None:
