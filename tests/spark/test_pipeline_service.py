@@ -19,8 +19,8 @@ from headrace.spark.service.client import Deployments, View
 from headrace.spark.service.model import SparkSettings
 from tests.support.process import BrokerProcess
 from tests.support.spark.environments import packed_environment
-from tests.support.spark.services import PATIENCE_SECONDS, ServiceProcess, arguments_of, sinks_of, until
-from tests.support.spark.standalone import LEAN, standalone
+from tests.support.spark.services import Patience, ServiceProcess, arguments_of, sinks_of, until
+from tests.support.spark.standalone import LEAN, connect_server, standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -82,14 +82,13 @@ def committed(bootstrap: str) -> Counter[int]:
 
 def await_rows(bootstrap: str, count: int) -> Counter[int]:
     """What is committed as soon as there are so many."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (found := committed(bootstrap)).total() < count:
-        if time.monotonic() > deadline:
-            until(bootstrap, "doubled", lambda _: True)
-            with Cluster({"bootstrap.servers": bootstrap}) as cluster:
-                lines = [line.text for line in Deployments(cluster).logs("doubled", 0, follow=False)]
-            raise AssertionError(f"{found.total()} of {count}\n" + "\n".join(lines[-60:]))
-        time.sleep(0.5)
+    patience = Patience()
+    with Cluster({"bootstrap.servers": bootstrap}) as cluster:
+        while (found := committed(bootstrap)).total() < count:
+            lines = [line.text for line in Deployments(cluster).logs("doubled", 0, follow=False)]
+            if patience.is_over((found.total(), len(lines))):
+                raise AssertionError(f"{found.total()} of {count}\n" + "\n".join(lines[-60:]))
+            time.sleep(0.5)
     return found
 
 
@@ -163,6 +162,17 @@ def test_a_pipeline_on_a_cluster_outlives_a_worker_and_its_driver(bootstrap: str
         service.kill_driver()
         send(bootstrap, range(1000, 1500))
         assert await_rows(bootstrap, 1500) == expected(1500)
+
+
+def test_a_pipeline_behind_spark_connect_outlives_its_driver(bootstrap: str, tmp_path: Path) -> None:
+    with connect_server(tmp_path) as remote, ServiceProcess(bootstrap, tmp_path / "data") as service:
+        deploy(bootstrap, SparkSettings(remote=remote))
+        send(bootstrap, range(500))
+        await_rows(bootstrap, 150)
+        service.kill_driver()
+        until(bootstrap, "doubled", has_restarted(1))
+        send(bootstrap, range(500, 1000))
+        assert await_rows(bootstrap, 1000) == expected(1000)
 
 
 def kill_worker(directory: Path) -> None:

@@ -16,7 +16,22 @@ from headrace.client.columnar.cluster import Cluster
 from headrace.spark.service.client import Deployments, View
 
 PATIENCE_SECONDS = 400.0
-"""A busy machine takes minutes until Spark runs."""
+"""A busy machine takes minutes until Spark runs, and as long again until each of its steps is done."""
+
+
+class Patience:
+    """Waits as long as something happens, and so much longer."""
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._deadline = 0.0
+
+    def is_over(self, seen: object) -> bool:
+        """Whether what is seen has been the same for too long."""
+        now = time.monotonic()
+        if seen != self._seen:
+            self._seen, self._deadline = seen, now + PATIENCE_SECONDS
+        return now > self._deadline
 
 
 class ServiceProcess:
@@ -90,13 +105,13 @@ def until(bootstrap: str, name: str, holds: Callable[[View], bool]) -> View:
     """A deployed pipeline as soon as this holds."""
     with Cluster({"bootstrap.servers": bootstrap}) as cluster:
         deployments = Deployments(cluster)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        patience = Patience()
         while True:
             found = next((view for view in deployments.views() if view.name == name), None)
             if found is not None and holds(found):
                 return found
-            if time.monotonic() > deadline:
-                lines = [line.text for line in deployments.logs(name, 0, follow=False)]
+            lines = [line.text for line in deployments.logs(name, 0, follow=False)]
+            if patience.is_over(len(lines)):
                 raise AssertionError(f"{found}\n" + "\n".join(lines[-60:]))
             time.sleep(0.3)
 

@@ -293,7 +293,7 @@ def test_a_backfill_tells_what_it_would_read_and_write(
         (["--from", "-5"], "--from '-5' counts from the end"),
         (["--from", "1", "--name", "a/b"], "--name 'a/b' may have letters"),
         (["--from", "1", "--sink", "aut"], "there is no sink 'aut'; did you mean out?"),
-        (["--from", "1", "--master", "local", "--remote", "sc://x"], "exclude each other"),
+        (["--from", "1", "--master", "local[1]", "--remote", "sc://x"], "exclude each other"),
     ],
 )
 def test_a_backfill_that_cannot_be_is_refused(run: Run, tmp_path: Path, asked: list[str], words: str) -> None:
@@ -301,3 +301,13 @@ def test_a_backfill_that_cannot_be_is_refused(run: Run, tmp_path: Path, asked: l
     refused = run("pipeline", "backfill", str(tmp_path / "spans.yaml"), *asked)
     assert refused.exit_code == 2
     assert words in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_server_of_spark_connect_may_be_named_as_a_master(run: Run, tmp_path: Path, cluster: Broker) -> None:
+    (tmp_path / "spans.yaml").write_text(SPAN)
+    asked = ["--name", "afar", "--master", "sc://host:15002", "-b", cluster.bootstrap]
+    deployed = run("pipeline", "deploy", str(tmp_path / "spans.yaml"), *asked)
+    assert deployed.exit_code == 0, deployed.output
+    told = json.loads(run("pipeline", "status", "afar", "--json", "-b", cluster.bootstrap).stdout)
+    assert (told["settings"]["master"], told["settings"]["remote"]) == ("local[*]", "sc://host:15002")

@@ -10,7 +10,7 @@ import typer
 from ..console import bad_input, examples, note, say, say_json
 from ..options import DEFAULT_BOOTSTRAP, Json, bootstrap_list, pairs
 from ..positions import client_bound
-from .commands import Bootstrap, Conf, Master, Remote, Signals, Verbose, all_problems, app, run_declaration
+from .commands import Bootstrap, Conf, Master, Remote, Signals, Verbose, all_problems, app, run_declaration, spark_place
 from .lake import Catalog, Registry, Schema, Storage, Topics, ValueOptions, Values, value_options
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ def archive(
 
     A topic's table is PATH/TOPIC, and goes on where it ended. Records that cannot be decoded are in PATH/_bad/TOPIC.
     """
-    if remote is not None and master != "local[*]":
-        raise bad_input("--master and --remote exclude each other; keep one")
+    master, remote = spark_place(master, remote)
     if until is not None and once:
         raise bad_input("--until ends by itself; leave out --once")
     sink = _sink(

@@ -10,7 +10,7 @@ import typer
 from ..console import ExitCode, bad_input, examples, note, say, say_json, say_table
 from ..options import DEFAULT_BOOTSTRAP, ClientProperties, Json, bootstrap_list, pairs
 from ..positions import client_bound
-from .commands import Bootstrap, Conf, Remote, Signals, Verbose, load_declaration, require_spark
+from .commands import LOCAL, Bootstrap, Conf, Remote, Signals, Verbose, load_declaration, require_spark, spark_place
 from .target import opened_cluster
 from .view import view_for
 
@@ -147,21 +147,20 @@ def _opened(
     conf: dict[str, str],
 ) -> "tuple[Declaration, str, SparkTarget, Path | None]":
     """The pipeline, its brokers, where Spark is, and where the files of a deployed one are."""
-    if remote is not None and master is not None:
-        raise bad_input("--master and --remote exclude each other; keep one")
+    chosen = None if master is None and remote is None else spark_place(master or LOCAL, remote)
     from headrace.spark.pipeline.session import SparkTarget
 
     file, settings, code = Path(pipeline), None, None
     if not (file.is_file() or file.suffix in (".yaml", ".yml", ".py")):
         settings, file, code = _deployed(pipeline, bootstrap or DEFAULT_BOOTSTRAP, properties)
     declaration = load_declaration(file)
-    target = SparkTarget(master=master or "local[*]", remote=remote)
+    target = SparkTarget() if chosen is None else SparkTarget(master=chosen[0], remote=chosen[1])
     brokers = bootstrap or declaration.bootstrap or DEFAULT_BOOTSTRAP
     if settings is not None:
         conf = {**settings.conf, **conf}
         declaration = replace(declaration, name=pipeline, checkpoint=settings.checkpoint)
         brokers = settings.bootstrap or declaration.bootstrap or bootstrap or DEFAULT_BOOTSTRAP
-        if master is None and remote is None:
+        if chosen is None:
             target = SparkTarget(master=settings.master, remote=settings.remote)
     declaration = replace(declaration, spark={**declaration.spark, **conf})
     return declaration, bootstrap_list(brokers), target, code

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.spark.pipeline.model import Declaration
     from headrace.spark.pipeline.session import SparkTarget
 
+LOCAL: Final = "local[*]"
 _EXTRA: Final = 'pip install "headrace[spark]"'
 _IN_EXTRA: Final = ("pyspark", "yaml", "pyarrow", "pandas")
 
@@ -55,7 +56,9 @@ Bootstrap = Annotated[
         show_default=DEFAULT_BOOTSTRAP,
     ),
 ]
-Master = Annotated[str, typer.Option("--master", help="The Spark to start with; a cluster's address.")]
+Master = Annotated[
+    str, typer.Option("--master", help="The Spark to start with; a cluster's address, or sc://HOST:PORT.")
+]
 Remote = Annotated[
     str | None, typer.Option("--remote", metavar="sc://HOST:PORT", help="A Spark Connect server instead.")
 ]
@@ -77,7 +80,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="With a failure, 
 def run(
     file: File,
     bootstrap: Bootstrap = None,
-    master: Master = "local[*]",
+    master: Master = LOCAL,
     remote: Remote = None,
     checkpoint: Annotated[
         str | None,
@@ -124,12 +127,18 @@ def require_spark() -> None:
     import pyspark  # noqa: F401
 
 
+def spark_place(master: str, remote: str | None) -> tuple[str, str | None]:
+    """The master to start Spark with, and the server of Spark Connect if it is one; `sc://` is one either way."""
+    if remote is not None and master != LOCAL:
+        raise bad_input("--master and --remote exclude each other; keep one")
+    return (LOCAL, master) if master.startswith("sc://") else (master, remote)
+
+
 def _settled(
     file: Path, bootstrap: str | None, master: str, remote: str | None, conf: list[str] | None
 ) -> "tuple[Declaration, str, SparkTarget]":
     """What `run` and `check` make of their options: the pipeline, the brokers, and where Spark is."""
-    if remote is not None and master != "local[*]":
-        raise bad_input("--master and --remote exclude each other; keep one")
+    master, remote = spark_place(master, remote)
     settings = pairs(conf, "--conf")
     declaration = load_declaration(file)
     from headrace.spark.pipeline.session import SparkTarget
@@ -210,7 +219,7 @@ def check(
         bool, typer.Option("--plan", help="Also let Spark check names and types of columns (starts Spark).")
     ] = False,
     bootstrap: Bootstrap = None,
-    master: Master = "local[*]",
+    master: Master = LOCAL,
     remote: Remote = None,
     conf: Conf = None,
     verbose: Verbose = False,

@@ -14,6 +14,7 @@ import typer
 from ..console import Marked, bad, bad_input, doubtful, examples, note, say, say_json, say_table
 from ..options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, pairs, time_ms
 from ..watching import DEFAULT_INTERVAL, Interval, Watch, watching
+from .commands import spark_place
 from .target import opened_cluster
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ def deploy(
     Of a directory all files are kept but hidden ones; of a file those beside it that are code or schemas. Values of
     ${NAME} are not: they come from the environment of the service.
     """
-    if remote is not None and master != "local[*]":
-        raise bad_input("--master and --remote exclude each other; keep one")
+    master, remote = spark_place(master, remote)
     from headrace.spark.service.bundle import BadBundle, collected
     from headrace.spark.service.model import SparkSettings
 
