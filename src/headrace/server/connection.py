@@ -651,7 +651,8 @@ class Connection:
             while self._out:
                 head = self._out[0]
                 if isinstance(head, (bytes, bytearray, memoryview)):
-                    self._send_bytes()
+                    if not self._send_bytes():
+                        break
                 elif not self._send_range(head):
                     break
         except (BlockingIOError, InterruptedError):
@@ -664,18 +665,24 @@ class Connection:
             return
         self._watch_writable(bool(self._out))
 
-    def _send_bytes(self) -> None:
-        """Send the bytes before the next range in one call: answers are small, and joining them is cheap."""
+    def _send_bytes(self) -> bool:
+        """Send the bytes before the next range in one call: answers are small, and joining them is cheap.
+
+        Returns whether to go on: of what is large so much is sent in one turn, and then others have theirs.
+        """
         out = self._out
         data = self._take_bytes()
         out.appendleft(data)
-        sent = self._sock.send(data, socket.MSG_MORE if len(out) > 1 else 0)
+        is_large = len(data) > 2 * _RUN
+        piece = memoryview(data)[:_RUN] if is_large else data
+        sent = self._sock.send(piece, socket.MSG_MORE if len(out) > 1 else 0)
         self._out_bytes -= sent
         self.last_sent_at = self._loop.time()
         if sent == len(data):
             out.popleft()
         else:
             out[0] = memoryview(data)[sent:]
+        return not is_large
 
     def _take_bytes(self) -> bytes | bytearray | memoryview:
         """The bytes before the next range, some 256 KiB at most; without ranges in one go."""
@@ -689,7 +696,7 @@ class Connection:
         size = 0
         while out and size < _RUN:
             part = out[0]
-            if not isinstance(part, (bytes, bytearray, memoryview)):
+            if not isinstance(part, (bytes, bytearray, memoryview)) or (run and len(part) >= _RUN):
                 break
             run.append(part)
             size += len(part)

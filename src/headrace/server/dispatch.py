@@ -58,6 +58,8 @@ _INTERNAL: Final = frozenset(int(key) for key in InternalApi)
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _SOMETIMES: Final = 15
 """One less than a power of two: the requests after which it is looked again whose they are."""
+LARGE_ANSWER: Final = 256 << 10
+"""Bytes of an answer that are sent by themselves."""
 _NOTHING_KEPT: Final = (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS)
 """What may be large, and whose handlers keep nothing of a request."""
 _SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
@@ -346,7 +348,7 @@ class Dispatcher:
             slot.connection.close()
             return
         if not slot.connection.is_closed:
-            slot.answer([frame_response(info.api_key, info.version, correlation_id, body)])
+            slot.answer(_framed(info.api_key, info.version, correlation_id, body))
             slot.connection.release()
             if info.api_key == ApiKey.METADATA and info.peer_broker is None and self._is_out_of_touch():
                 # A client that has no other connection would ask here for ever, and always get the same old answer.
@@ -494,6 +496,15 @@ def frame_response(api_key: int, version: int, correlation_id: int, answer: Answ
     _LENGTH.pack_into(head, 0, len(head) - 4 + len(body))
     head += body
     return head
+
+
+def _framed(api_key: int, version: int, correlation_id: int, body: bytes | bytearray) -> Parts:
+    """The same from its body, which is not copied where it is large."""
+    if len(body) < LARGE_ANSWER:
+        return [frame_response(api_key, version, correlation_id, body)]
+    head = response_head(api_key, version, correlation_id)
+    _LENGTH.pack_into(head, 0, len(head) - 4 + len(body))
+    return [head, body]
 
 
 def response_head(api_key: int, version: int, correlation_id: int) -> bytearray:

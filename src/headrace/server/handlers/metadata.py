@@ -132,6 +132,11 @@ class _Problems:
             self.encoded += encode_topic(self._version, _problem(name, topic_id, code))
             self.count += 1
 
+    async def end(self) -> None:
+        """No more are to be added."""
+        async for names in paced(self._seen.values(), 1):
+            names.clear()
+
 
 async def _find_topics(ctx: Context, request: Any, info: RequestInfo, problems: _Problems) -> list[Topic]:
     """The topics that were asked for, each once."""
@@ -145,6 +150,7 @@ async def _find_topics(ctx: Context, request: Any, info: RequestInfo, problems: 
             problems.add(asked.name, topic_id, error.code)
         else:
             topics[topic.name] = topic
+    await problems.end()
     return list(topics.values())
 
 
