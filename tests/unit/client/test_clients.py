@@ -61,7 +61,7 @@ def fill(broker: Broker, topic: str, count: int) -> None:
 def left(broker: Broker, topic: str, group: str, count: int) -> list[int]:
     """What the next member of a group gets, which is as much as this or it fails."""
     with Consumer(topic, group=group, value=Order, bootstrap=broker.bootstrap) as consumer:
-        found = [consumer.receive(10) for _ in range(count)]
+        found = [consumer.receive(60) for _ in range(count)]
         consumer.assignment()
         assert consumer.receive(0.3) is None
     return sorted(message.value.id for message in found if message is not None)
@@ -71,7 +71,7 @@ def test_what_was_sent_is_received_with_key_and_headers(broker: Broker, topic: s
     with Producer(broker.bootstrap) as producer:
         where = producer.deliver(topic, Order(1), key="alice", headers={"trace": "x"}, timestamp_ms=1_700_000_000_000)
     with Consumer(topic, group="g", value=Order, bootstrap=broker.bootstrap) as consumer:
-        message = consumer.receive(10)
+        message = consumer.receive(60)
     assert message is not None
     assert (message.topic, message.partition, message.offset) == where
     assert (message.value, message.key, message.header("trace")) == (Order(1), b"alice", "x")
@@ -115,7 +115,7 @@ def test_a_topic_is_read_again_from_its_start_an_offset_or_a_time(broker: Broker
 
         def read(count: int) -> set[tuple[int, int]]:
             """The places of so many messages, after which there are no more."""
-            found = [consumer.receive(10) for _ in range(count)]
+            found = [consumer.receive(60) for _ in range(count)]
             assert consumer.receive(0.2) is None
             return {(message.partition, message.offset) for message in found if message is not None}
 
@@ -180,7 +180,7 @@ def test_a_topic_that_is_not_there_is_told_to_who_reads_it(broker: Broker) -> No
         pytest.raises(UnknownTopic, match="absent"),
         Consumer("absent", group="g", bootstrap=broker.bootstrap) as consumer,
     ):
-        consumer.receive(20)
+        consumer.receive(60)
     with pytest.raises(UnknownTopic, match="absent"):
         Consumer("absent", group=None, bootstrap=broker.bootstrap)
 
@@ -322,7 +322,7 @@ def test_a_program_that_uses_opentelemetry_sends_the_span_along(broker: Broker, 
     with trace.use_span(trace.NonRecordingSpan(context)), Producer(broker.bootstrap) as producer:
         producer.deliver(topic, "v")
     with Consumer(topic, group="g", bootstrap=broker.bootstrap) as consumer:
-        message = consumer.receive(10)
+        message = consumer.receive(60)
     assert message is not None
     assert message.header("traceparent") == f"00-{1:032x}-{2:016x}-01"
 
@@ -337,8 +337,8 @@ def test_a_function_among_the_settings_that_raises_stops_no_delivery(broker: Bro
 
     async def main() -> None:
         producer = AsyncProducer(broker.bootstrap, settings={"statistics.interval.ms": 100, "stats_cb": broken})
-        assert await asyncio.to_thread(failed.wait, 10)
-        async with asyncio.timeout(10):
+        assert await asyncio.to_thread(failed.wait, 60)
+        async with asyncio.timeout(60):
             await producer.deliver(topic, b"1")
             await producer.close()
 

@@ -34,7 +34,7 @@ def fill(broker: Broker, topic: str, count: int) -> None:
 
 
 def received(queue: Queue[int]) -> Message[int]:
-    message = queue.receive(20)
+    message = queue.receive(60)
     assert message is not None
     return message
 

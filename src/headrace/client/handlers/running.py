@@ -85,6 +85,7 @@ class Worker:
 
     async def _look_at_topics(self, admin: AsyncAdmin, topics: set[str]) -> None:
         """UnknownTopic for one that is not there, ClusterUnreachable where no broker answers: nobody is ready then."""
+        await admin.cluster_id()  # of a broker that hangs up nothing else says so
         for topic in sorted(topics):
             if not topic.startswith("^"):
                 await admin.partition_numbers(topic)

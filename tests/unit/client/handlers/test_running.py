@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from headrace.client import Admin, AsyncProducer, ClientError, Consumer, Message, Producer
+from headrace.client import Admin, AsyncProducer, ClientError, ClusterUnreachable, Consumer, Message, Producer
 from headrace.client.handlers import App, HandlerFailed, Outbox, Retry, Worker
+from headrace.config import PLAIN_USERS
 from headrace.testing import Broker
 
 pytestmark = pytest.mark.slow
+USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="s3cret";'
 _numbers = itertools.count()
 
 
@@ -230,6 +232,17 @@ def test_a_handler_that_leaves_its_task_cancelled_ends_the_worker(
     monkeypatch.setattr(AsyncProducer, "submit", slow_submit)
     with pytest.raises(ClientError, match="was cancelled"):
         asyncio.run(work_until(app, lambda: False))
+
+
+def test_a_worker_without_the_credentials_that_brokers_want_says_so() -> None:
+    with Broker({"listeners": "SASL_PLAINTEXT://127.0.0.1:0", PLAIN_USERS: USERS}) as closed:
+        app = App(closed.bootstrap)
+
+        @app.subscribe("orders", group="g")
+        async def handle(_: int) -> None: ...
+
+        with pytest.raises(ClusterUnreachable, match="its listener may want a user and a password"):
+            asyncio.run(Worker(app).run())
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
