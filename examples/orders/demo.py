@@ -38,7 +38,7 @@ Process = subprocess.Popen[str]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs the orders example for a while and checks what came out.")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long orders come in (default 60)")
+    parser.add_argument("--seconds", type=float, default=40.0, help="how long orders come in (default 40)")
     parser.add_argument("--rate", type=float, default=40.0, help="orders in a second (default 40)")
     parser.add_argument("--speed", type=float, default=10.0, help="how fast the shop's clock runs (default 10)")
     parser.add_argument("--seed", type=int, default=1)
@@ -61,6 +61,8 @@ def main() -> int:
             raise SystemExit(f"demo: the results cannot be read: {error.message}") from error
         outcome = checks(found, messages, watermark)
         show(found, outcome)
+        say("\nThe topics:")
+        ask("topic", "list", "--bootstrap", bootstrap)
         for title, query in questions(directory / "archive").items():
             say(f"\n{title}\n{textwrap.indent(query, '    ')}")
             ask("sql", query, "--bootstrap", bootstrap, "--files", str(directory / "archive"), "--schema", REVENUE)
@@ -113,8 +115,8 @@ def process(*arguments: str, **more: Any) -> Iterator[Process]:
 @contextmanager
 def broker(data: Path) -> Iterator[str]:
     """A broker on a free port; its address."""
-    arguments = ("-m", "headrace.cli", "broker", "--listen", "127.0.0.1:0", "--data", str(data))
-    with process(*arguments, stdout=subprocess.PIPE) as started:
+    options = ("--listen", "127.0.0.1:0", "--data", str(data), "--log-level", "warning")
+    with process("-m", "headrace.cli", "broker", *options, stdout=subprocess.PIPE) as started:
         ready = output_of(started).readline()
         if not ready.startswith("headrace ready kafka="):
             raise SystemExit(f"demo: the broker did not start: {ready}")
