@@ -5,9 +5,10 @@ from typing import Any
 
 from headrace.client.columnar.cluster import Cluster
 from headrace.lake.errors import LakeError
+from headrace.lake.places import is_object_store
 
 from ..archive.backfill import backfill as backfill_archive
-from .backfill import Plan, archive_source, archives, bounded, with_queries
+from .backfill import BadBackfill, Plan, archive_source, archives, bounded, with_queries
 from .building import BOOTSTRAP
 from .failures import PipelineFailed, cause_of
 from .lease import Leases
@@ -24,6 +25,8 @@ def run_backfill(declaration: Declaration, plan: Plan, options: RunOptions, view
     `declaration` is what `backfill.chosen` made. Fails as `run` does.
     """
     whole = bounded(declaration, plan)
+    if options.spark.is_connect:
+        _require_shared(whole)
 
     def work(spark: Any, paths: PipelinePaths, lease: Leases | None) -> list[SinkProgress]:
         return run_backfill_with(spark, whole, plan, paths, options, view, lease)
@@ -48,6 +51,16 @@ def run_backfill_with(
     if not options.stop.is_set():
         found = [*found, *_run_archives(spark, declaration, plan, options, view)]
     return in_order_of(declaration, found)
+
+
+def _require_shared(declaration: Declaration) -> None:
+    """BadBackfill where workers of a server would write files to their machine, and this one commit them to its own."""
+    for sink, output in archives(declaration):
+        if not is_object_store(output.options.lake.path):
+            raise BadBackfill(
+                f"sink '{sink.name}' has its tables in {output.options.lake.path}, which the server of Spark Connect "
+                "does not share with this machine: run it without --remote, or keep the tables in an object store"
+            )
 
 
 def _run_archives(

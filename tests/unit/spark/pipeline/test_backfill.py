@@ -26,9 +26,13 @@ from headrace.spark.pipeline.backfill import (
     require_own_tables,
     with_queries,
 )
+from headrace.spark.pipeline.backfilling import run_backfill
 from headrace.spark.pipeline.loading import load
 from headrace.spark.pipeline.model import Declaration, ToArchive, ToFiles, ToTopic
 from headrace.spark.pipeline.paths import PipelinePaths
+from headrace.spark.pipeline.run import RunOptions
+from headrace.spark.pipeline.session import SparkTarget
+from tests.support.spark.pipelines import Silent
 
 PIPELINE = """
 name: shop
@@ -173,3 +177,11 @@ def test_the_progress_of_a_running_pipeline_is_not_taken_for_that_of_a_backfill(
     with pytest.raises(BadBackfill, match="has progress of something else"):
         kept_plan(PipelinePaths(str(tmp_path), tmp_path), Plan(spans={}))
     assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+def test_tables_that_a_server_does_not_share_are_refused_behind_spark_connect(declaration: Declaration) -> None:
+    made = chosen(declaration, replace(EVERYTHING, sinks=("lake",)))
+    plan = Plan(spans={"raw": SourceSpan(ranges={TopicPartition("raw", 0): (2, 9)})})
+    options = RunOptions(bootstrap="127.0.0.1:1", spark=SparkTarget(remote="sc://127.0.0.1:1"))
+    with pytest.raises(BadBackfill, match="which the server of Spark Connect does not share with this machine"):
+        run_backfill(made, plan, options, Silent())
