@@ -26,6 +26,11 @@ def denied(action: str, subject: str) -> RegistryError:
     return RegistryError(403, 40301, f"User is denied operation {action} on Subject: {subject or '*'}")
 
 
+def schema_denied(schema_id: int) -> RegistryError:
+    """Which subjects have a schema is told to those who may read them, and so is not told here."""
+    return RegistryError(403, 40301, f"User is denied operation Read on Schema: {schema_id}")
+
+
 def subject_not_found(subject: str) -> RegistryError:
     return RegistryError(404, 40401, f"Subject '{subject}' not found.")
 

@@ -21,7 +21,7 @@ from tests.support.asgi import Asker, conversation
 from tests.unit.gateway.test_credentials import OWN, USERS, basic
 
 pytestmark = pytest.mark.slow
-INT, LONG = {"schema": '"int"'}, {"schema": '"long"'}
+INT, LONG, BYTES = {"schema": '"int"'}, {"schema": '"long"'}, {"schema": '"bytes"'}
 REFERRING = {"schema": '"int"', "references": [{"name": "x", "subject": "hidden-value", "version": 1}]}
 
 
@@ -56,6 +56,7 @@ def test_who_may_do_what_with_a_topic_may_do_it_with_its_subjects(monkeypatch: p
             orders, hidden = "/subjects/orders-value", "/subjects/hidden-value"
             for subject in (orders, hidden):
                 assert (await ask("POST", f"{subject}/versions", INT, gateway)).status == 200
+            assert (await ask("POST", "/subjects/hidden-key/versions", BYTES, gateway)).json["id"] == 2
 
             async def status(method: str, target: str, body: Any = None) -> int:
                 answer = await ask(method, target, body, alice)
@@ -73,6 +74,10 @@ def test_who_may_do_what_with_a_topic_may_do_it_with_its_subjects(monkeypatch: p
                 ("GET", "/schemas/ids/1/schema?subject=orders-value"),
             )
             assert {await status(*each) for each in reads} == {403}
+            for form in ("", "/schema"):
+                refused = await ask("GET", f"/schemas/ids/2{form}?subject=later-value", None, alice)
+                assert refused.status == 403
+                assert b"hidden" not in refused.body
             assert (await ask("GET", f"{orders}/versions", None, basic("alice", "guess"))).status == 401
             assert (await ask("GET", "/subjects", None, alice)).json == []
             allow(ResourceType.TOPIC, "orders", AclOperation.DESCRIBE)
@@ -104,10 +109,12 @@ def test_who_may_do_what_with_a_topic_may_do_it_with_its_subjects(monkeypatch: p
                 ({"subject": "hidden-value", "data": 1}, 40301),
                 ({"schema_id": 1, "subject": "hidden-value", "data": 1}, 40301),
                 ({"subject": "orders-value", "data": 1}, 200),
+                ({"schema_id": 2, "data": ""}, 40301),
                 ({"schema_id": 1, "data": 1}, 200),
             ):
                 produced = await ask("POST", records, {"value": data}, alice)
                 assert produced.json["error_code"] == expected, (data, produced.body)
+                assert "subject" in data or b"hidden" not in produced.body
             assert (await ask("GET", f"{hidden}/versions", None, gateway)).json == [1]
 
             assert await status("POST", "/subjects/later-value/versions", INT) == 403

@@ -20,7 +20,7 @@ from headrace.registry.answers import uses
 from headrace.registry.api.common import by_id
 from headrace.registry.api.rights import Action
 from headrace.registry.decisions import find_version
-from headrace.registry.errors import RegistryError, denied
+from headrace.registry.errors import RegistryError, denied, schema_denied
 from headrace.registry.parsing import Posted
 from headrace.registry.serde import Codec, Serde, Undecodable, Unencodable, framed_id
 from headrace.registry.service import Registry
@@ -113,7 +113,7 @@ class Values:
         registry = self._required()
         subject = normalized(subject)
         if self._rights is not None and not await self._rights.client_may(client, Action.WRITE, subject):
-            raise _denied(Action.WRITE, subject)
+            raise _refused(denied(Action.WRITE.value, subject))
         if self._posted_at != registry.state.changes or len(self._posted) >= _MOST_KEPT:
             self._posted.clear()
             self._posted_at = registry.state.changes
@@ -150,18 +150,21 @@ class Values:
             raise RegistryError(404, 40403, f"schema {schema_id} is no version of subject '{subject}'")
 
         if subject is not None:
-            await self._require_reads(client, [subject])
+            await self._require_read(client, subject)
         found = await self._found(find, f"schema_id = {schema_id}")
         if subject is None and self._rights is not None:
             state = self._required().state
             entries = uses(state, context_of(found.subject), schema_id, deleted=True)
-            await self._require_reads(client, list({entry.subject for entry in entries}))
+            readable = await self._rights.client_reads(client, {entry.subject for entry in entries})
+            if not readable:
+                raise _refused(schema_denied(schema_id))
+            found = registered_schema(next(entry for entry in entries if entry.subject in readable))
         return found
 
     async def of_version(self, client: Client, subject: str, version: int = _LATEST) -> RegisteredSchema:
         """A version of a subject, or its latest one; `Refusal` 403 where the user of the client may not read it."""
         subject = normalized(subject)
-        await self._require_reads(client, [subject])
+        await self._require_read(client, subject)
         what = f"subject = {subject}, version = {'latest' if version == _LATEST else version}"
         return await self._found(lambda state: find_version(state, subject, version), what)
 
@@ -172,10 +175,10 @@ class Values:
             status, number = (422, _UNSERIALIZABLE) if error.status == 404 else (408, _NOT_REGISTERED)
             raise Refusal(status, number, f"Error when fetching schema. {what}: {error.message}") from error
 
-    async def _require_reads(self, client: Client, subjects: Sequence[str]) -> None:
-        """`Refusal` 403 unless the user of a client may read one of some subjects."""
-        if self._rights is not None and not await self._rights.client_reads(client, subjects):
-            raise _denied(Action.READ, subjects[0])
+    async def _require_read(self, client: Client, subject: str) -> None:
+        """`Refusal` 403 unless the user of a client may read a subject."""
+        if self._rights is not None and not await self._rights.client_may(client, Action.READ, subject):
+            raise _refused(denied(Action.READ.value, subject))
 
     def _required(self) -> Registry:
         if self._registry is None:
@@ -259,8 +262,7 @@ class Values:
         return codec
 
 
-def _denied(action: Action, subject: str) -> Refusal:
-    error = denied(action.value, subject)
+def _refused(error: RegistryError) -> Refusal:
     return Refusal(error.status, error.code, error.message)
 
 

@@ -84,10 +84,10 @@ class Handlers:
         """Those of some subjects that the caller may read."""
         return subjects if self.rights is None else await self.rights.readable(request, subjects)
 
-    async def require_one(self, request: Request, subjects: Collection[str]) -> None:
-        """RegistryError 403 unless the caller may read one of some subjects."""
+    async def require_one(self, request: Request, subjects: Collection[str], schema_id: int) -> None:
+        """RegistryError 403 unless the caller may read one of the subjects that have a schema."""
         if subjects and not await self.readable(request, subjects):
-            raise errors.denied(Action.READ.value, next(iter(subjects)))
+            raise errors.schema_denied(schema_id)
 
     async def require_references(self, request: Request, subject: str, posted: Posted) -> None:
         """RegistryError 403 unless the caller may read all that a schema refers to."""

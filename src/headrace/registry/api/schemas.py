@@ -134,7 +134,8 @@ class Schemas(Handlers):
         """RegistryError 403 unless the caller may read a subject that has a schema, or the one that it names."""
         if self.rights is not None:
             uses = answers.uses(state, context_of(entry.subject), entry.id, deleted=True)
-            await self.require_one(request, [entry.subject] if is_named else {use.subject for use in uses})
+            subjects = {entry.subject} if is_named else {use.subject for use in uses}
+            await self.require_one(request, subjects, entry.id)
 
     async def _named(self, subject: str) -> str:
         """The subject that a parameter names, or the one that it is another name of."""
