@@ -60,6 +60,7 @@ def basic(name: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
 
 
+@pytest.mark.usefixtures("patient_probes")
 def test_names_and_passwords_go_to_the_brokers_which_decide(guarded: str) -> None:
     async def talk(ask: Asker) -> None:
         alice = basic("alice", "s3cret")
@@ -514,6 +515,7 @@ def everything(issuer: Issuer) -> Iterator[str]:
             yield broker.bootstrap
 
 
+@pytest.mark.usefixtures("patient_probes")
 @pytest.mark.parametrize("mechanism", SCRAM)
 def test_names_and_passwords_go_to_the_brokers_by_scram_which_they_never_see(
     everything: str, issuer: Issuer, mechanism: str

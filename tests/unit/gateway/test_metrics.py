@@ -1,10 +1,13 @@
 """What a gateway tells Prometheus."""
 
+import pytest
+
 from headrace.metrics.names import GATEWAY
 from tests.support.asgi import Asker, conversation
 from tests.support.metrics import parse
 
 
+@pytest.mark.usefixtures("patient_probes")
 def test_the_gateway_counts_its_requests_by_route_and_status(bootstrap: str) -> None:
     async def talk(ask: Asker) -> None:
         await ask("GET", "/healthz")

@@ -178,12 +178,14 @@ def test_a_process_that_is_killed_or_does_not_answer_is_replaced() -> None:
         await judge.prepare(FINE, normalize=False)
         worker = judge._idle[0]._process.pid
         os.kill(worker, signal.SIGSTOP)
+        judge._answer_seconds = 0.1  # for this one alone: others may take long to start
         with pytest.raises(InvalidSchemaError, match="given up"):
             await judge.prepare(FINE, normalize=False)
+        judge._answer_seconds = 120.0
         await judge.prepare(FINE, normalize=False)
         os.kill(judge._idle[0]._process.pid, signal.SIGKILL)
         with pytest.raises(InvalidSchemaError):
             await judge.prepare(FINE, normalize=False)
         assert (await judge.prepare(FINE, normalize=False)).text == '"int"'
 
-    running(talk, answer_seconds=1.0)
+    running(talk, answer_seconds=120.0)
