@@ -5,6 +5,7 @@ holds its connection until the group can answer, as with Kafka: clients keep a c
 
 - FindCoordinator makes the internal topic when the first group, or the first transactional id (key type 1), is looked
   for. v4 asks for many keys at once; v6 knows share-partitions (key type 2, `GROUP:TOPIC ID:PARTITION`), for brokers.
+  Where all is well the message is NONE in v1-v3 and empty from v4 on, as with Kafka.
 - JoinGroup: v1 rebalance timeout (before, the session timeout counts as both); v4 a new member is given an id and must
   join again with it (MEMBER_ID_REQUIRED); v5 static members; v7 protocol type; v9 a static leader that returns is told
   to skip the assignment.
@@ -75,7 +76,7 @@ async def _find(ctx: Context, info: RequestInfo, key_type: int, key: str) -> dic
         return {"error_code": error.code, "error_message": error.message, "node_id": -1, "host": "", "port": -1}
     return {
         "error_code": ErrorCode.none,
-        "error_message": "",
+        "error_message": "NONE" if info.version < _FIRST_WITH_KEYS else "",
         "node_id": node.id,
         "host": endpoint.host,
         "port": endpoint.port,

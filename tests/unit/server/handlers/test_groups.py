@@ -44,6 +44,13 @@ def test_a_coordinator_is_found_in_every_version(world: World, version: int) -> 
     }
 
 
+@pytest.mark.parametrize("version", versions(ApiKey.FIND_COORDINATOR, since=1))
+def test_a_found_coordinator_has_the_message_that_kafka_gives(world: World, version: int) -> None:
+    answer = world.ask(ApiKey.FIND_COORDINATOR, version, key="g", coordinator_keys=["g"])
+    (found,) = answer.coordinators if version >= 4 else [answer]
+    assert found.error_message == ("" if version >= 4 else "NONE")
+
+
 def test_coordinators_that_are_not_served_say_so(world: World) -> None:
     (found,) = world.ask(ApiKey.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=["k"]).coordinators
     assert (found.error_code, found.node_id) == (ErrorCode.invalid_request, -1)
