@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 from headrace.config import PLAIN_USERS
 from headrace.gateway.credentials import Caller, Clients, identify
 from headrace.gateway.names import SUBSCRIPTIONS
-from headrace.gateway.push import manager
+from headrace.gateway.push import manager, routes
 from headrace.gateway.push.model import PushSubscription
 from headrace.gateway.push.sealing import Seal, SealError, read_keys
 from headrace.gateway.settings import Account, Settings
@@ -87,6 +87,27 @@ def test_a_subscription_belongs_to_who_made_it(guarded: str) -> None:
         assert (await ask("DELETE", path, headers=bob)).status == 404
         assert (await ask("GET", "/api/v1/subscriptions", headers=bob)).json == {"subscriptions": []}
         assert (await ask("DELETE", path, headers=alice)).status == 204
+
+    conversation(guarded, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
+
+
+def test_one_user_does_not_take_all_subscriptions(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MOST_OF_ONE_USER", 2)
+
+    async def talk(ask: Asker) -> None:
+        alice, bob = basic("alice", "s3cret"), basic("bob", "b:ob")
+        await ask("POST", "/api/v1/topics", {"name": "shared-out"}, alice)
+        wanted = {"topic": "shared-out", "callback_url": "http://127.0.0.1:1/"}
+        own = [await ask("POST", "/api/v1/subscriptions", wanted, alice) for _ in range(3)]
+        assert [made.status for made in own] == [201, 201, 409]
+        assert own[2].json["code"] == "too-many-subscriptions"
+        made = await ask("POST", "/api/v1/subscriptions", wanted, bob)
+        assert made.status == 201
+        assert (await ask("DELETE", f"/api/v1/subscriptions/{own[0].json['id']}", headers=alice)).status == 204
+        again = await ask("POST", "/api/v1/subscriptions", wanted, alice)
+        assert again.status == 201
+        for each, who in ((own[1], alice), (again, alice), (made, bob)):
+            await ask("DELETE", f"/api/v1/subscriptions/{each.json['id']}", headers=who)
 
     conversation(guarded, talk, mechanism="PLAIN", own=OWN, push_allow=("127.0.0.1",))
 

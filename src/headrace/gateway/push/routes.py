@@ -34,6 +34,8 @@ from .model import NewSubscription, PushSubscription, SubscriptionStatus, Subscr
 from .signing import key_of, new_secret
 
 MOST_SUBSCRIPTIONS: Final = 1000
+MOST_OF_ONE_USER: Final = 200
+"""Subscriptions of a user with a name; where nobody has one all are one user's."""
 _PATH: Final = "/api/v1/subscriptions"
 _EXAMPLE: Final = {
     "topic": "orders",
@@ -296,6 +298,11 @@ def _check_room(manager: Manager, subscription: PushSubscription) -> None:
         raise _taken(subscription.group)
     if len(known) >= MOST_SUBSCRIPTIONS:
         raise Problem(409, f"there are {MOST_SUBSCRIPTIONS} subscriptions already", code="too-many-subscriptions")
+    user = subscription.principal
+    if user and sum(each.principal == user for each in known) >= MOST_OF_ONE_USER:
+        raise Problem(
+            409, f"you have {MOST_OF_ONE_USER} subscriptions already; delete some", code="too-many-subscriptions"
+        )
 
 
 def _taken(group: str) -> Problem:
