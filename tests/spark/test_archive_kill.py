@@ -308,7 +308,7 @@ def test_a_table_has_what_the_topic_has_whatever_was_killed(tmp_path: Path, form
             for number, kind in enumerate(kinds_of_kills(chance)):
                 if number in (KILLS // 3, 2 * KILLS // 3):
                     story.version += 1
-                story.write(chance.randint(300, 2000))
+                story.write(chance.randint(200, 1000))
                 archiving.wait_for_growth()
                 story.write(chance.randint(100, 500))
                 time.sleep(chance.uniform(0, 2.5))  # to any point of the batch that comes
@@ -371,13 +371,16 @@ def test_rows_by_key_are_those_of_a_model_whatever_was_killed(tmp_path: Path, fo
         story = Story(cluster.bootstrap, gateway.url, "customers", chance)
         story.make()
         with Archiving(story, lake, cluster, "--upsert") as archiving:
-            for number, kind in enumerate(["machine", "worker", "driver"]):
-                story.version = number
-                story.write(1500, keys=400)
+            archiving.ensure()
+            for number, kind in enumerate(kinds_of_kills(chance)):
+                story.version = 3 * number // KILLS
+                story.write(chance.randint(200, 600), keys=400)
                 archiving.wait_for_growth()
-                story.write(500, keys=400)
+                story.write(chance.randint(50, 200), keys=400)
                 time.sleep(chance.uniform(0, 2.5))
+                report(f"{format}, rows by key: kill {number + 1} of {KILLS}: {kind}")
                 archiving.kill(kind)
+            story.write(300, keys=400)
             archiving.wait_until_all_is_there()
             assert archiving.ensure().stop(signal.SIGTERM) == 0
         model: dict[bytes, bytes] = {}
