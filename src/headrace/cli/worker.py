@@ -57,7 +57,8 @@ def run(
     """Run an application's handlers until SIGINT or SIGTERM, which let those finish that have begun.
 
     Several processes are members of the same groups; one that ends is started again. A handler that fails for good,
-    with nothing said of dead letters, ends its process with code 1: its message is not committed.
+    with nothing said of dead letters, ends its process with code 1: its message is not committed. A second Ctrl-C ends
+    a worker that waits for its handlers, or for brokers.
     """
     configure_logs(log_format, log_level)
     if processes > 1 or reload:
@@ -92,20 +93,27 @@ async def _run(application: "App", target: str) -> None:
 
 
 def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Stop when asked to; with a handler that keeps the event loop from running, without having asked the loop."""
+    """Stop when asked to, at once at a second Ctrl-C; with a handler that keeps the event loop from running, without
+    having asked the loop."""
+    interrupts = 0
+    is_asked = threading.Event()
 
     def end_at_last() -> None:
         time.sleep(_GRACE_SECONDS + _LOST_SECONDS)
         note(f"headrace: {_what_hangs(loop)}")
         os._exit(ExitCode.FAILED)
 
-    def ask(_number: int, _frame: object) -> None:
+    def ask(number: int, _frame: object) -> None:
+        nonlocal interrupts
+        interrupts += number == signal.SIGINT  # one Ctrl-C may come with the SIGTERM of who started this process
+        if interrupts > 1:
+            note("headrace: interrupted again; the worker ends at once, and what it had begun is handled again")
+            os._exit(ExitCode.FAILED)
         if not is_asked.is_set():
             is_asked.set()
             threading.Thread(target=end_at_last, name="headrace-end", daemon=True).start()
         loop.call_soon_threadsafe(stop.set)
 
-    is_asked = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
 

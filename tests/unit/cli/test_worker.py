@@ -1,6 +1,8 @@
 """What `headrace worker` says of applications that it cannot run, and of its own options."""
 
 import asyncio
+import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -77,3 +79,36 @@ def test_a_worker_that_does_not_end_says_whether_its_brokers_or_a_handler_are_wh
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+_STUBBORN = """
+import asyncio
+from headrace.cli.worker import _stop_on_signals
+
+async def main():
+    _stop_on_signals(asyncio.get_running_loop(), stop := asyncio.Event())
+    print("ready", flush=True)
+    await stop.wait()
+    print("asked", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_a_worker_that_waits_and_a_term_beside_the_first_does_not() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _STUBBORN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == ExitCode.FAILED
+        assert "interrupted again" in process.stderr.read()
