@@ -106,12 +106,12 @@ password.encoder.old.secret password - obsolete
 password.encoder.secret password - obsolete
 sasl.client.callback.handler.class class -
 sasl.jaas.config password -
-sasl.kerberos.kinit.cmd string /usr/bin/kinit
-sasl.kerberos.min.time.before.relogin long 60000
-sasl.kerberos.principal.to.local.rules list DEFAULT
-sasl.kerberos.service.name string -
-sasl.kerberos.ticket.renew.jitter double 0.05
-sasl.kerberos.ticket.renew.window.factor double 0.8
+sasl.kerberos.kinit.cmd string /usr/bin/kinit dynamic
+sasl.kerberos.min.time.before.relogin long 60000 dynamic
+sasl.kerberos.principal.to.local.rules list DEFAULT dynamic
+sasl.kerberos.service.name string - dynamic
+sasl.kerberos.ticket.renew.jitter double 0.05 dynamic
+sasl.kerberos.ticket.renew.window.factor double 0.8 dynamic
 sasl.login.callback.handler.class class -
 sasl.login.class class -
 sasl.login.connect.timeout.ms int -

@@ -338,7 +338,13 @@ def test_subscriptions_that_cannot_be_are_refused(broker: Harness, name: str, va
 
 
 def test_settings_without_effect_are_set_and_shown_as_such(broker: Harness) -> None:
-    names = ("background.threads", "num.io.threads", "num.replica.fetchers", "log.cleaner.threads")
+    names = (
+        "background.threads",
+        "num.io.threads",
+        "num.replica.fetchers",
+        "log.cleaner.threads",
+        "sasl.kerberos.min.time.before.relogin",
+    )
     for name in names:
         assert alter(broker, BROKER, "", (name, SET, "3")).error_code is ErrorCode.none
     configs = describe(broker, BROKER, "1", keys=names, include_documentation=True).configs
