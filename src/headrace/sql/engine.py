@@ -25,7 +25,16 @@ from .datasets import Table, TableDataset
 from .definition import TableDefinition, define
 from .errors import SqlError
 from .reading import KEEP, ON_BAD, Begin, Snapshot, TopicTable, from_beginning, snapshot
-from .statement import DATABASE, TableName, first_line, no_such_table, single_statement, table_names, topic_of
+from .statement import (
+    DATABASE,
+    TableName,
+    explained,
+    first_line,
+    no_such_table,
+    single_statement,
+    table_names,
+    topic_of,
+)
 from .union import as_table
 
 _BATCH_ROWS: Final = 1024
@@ -33,6 +42,8 @@ _BATCH_ROWS: Final = 1024
 _FILES: Final = "Queries read topics alone: name the directories they may read with --files DIR, or files="
 _SCAN: Final = "scan of "
 _NO_TABLE: Final = re.compile(r"Table with name (\S+) does not exist")
+_WRITING: Final = frozenset({"JSON_EXECUTE_SERIALIZED_SQL"})
+"""Operators that may write to files, beside those that copy: this one runs any statement, unseen by the plan."""
 _SETTINGS: Final = {
     "allow_community_extensions": "false",
     "allow_persistent_secrets": "false",
@@ -149,6 +160,8 @@ class Engine:
         self._read = {}
         for table in table_names(self._connection, statement):
             self._provide(table)
+        if self._options.files:
+            self._refuse_to_write(statement)
         return statement
 
     def run(self, statement: str) -> pa.RecordBatchReader:
@@ -167,7 +180,7 @@ class Engine:
         import json
 
         with self._explained():
-            (_, plan) = self._connection.execute(f"EXPLAIN (FORMAT JSON) {statement}").fetchall()[0]
+            (_, plan) = self._connection.execute(f"EXPLAIN (FORMAT JSON) {explained(statement)}").fetchall()[0]
         return [name for node in json.loads(plan) for name in _operators(node)]
 
     def advance(self) -> bool:
@@ -248,6 +261,12 @@ class Engine:
             known.snapshot = self._snapshot(topic)
         self._read[topic] = known
         return known
+
+    def _refuse_to_write(self, statement: str) -> None:
+        """SqlError if a query would write to the directories that it may read, also by a text that it runs as SQL."""
+        for operator in self.operators(statement):
+            if operator in _WRITING or operator.endswith("COPY_TO_FILE"):
+                raise SqlError(f"queries only read files, they write none: no {operator}; --output writes the answer")
 
     def _refuse_alike(self, table: TableName) -> None:
         for other in self._views:

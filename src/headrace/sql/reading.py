@@ -67,6 +67,8 @@ def snapshot(
 ) -> Snapshot:
     """The topic from `begin`, or from the end of an earlier snapshot, to its end as it is now."""
     image = cluster.describe([topic], max_age=0.0)[topic]
+    if after is not None and after.topic_id and image.id and image.id != after.topic_id:
+        raise SqlError(f"topic {topic} was deleted and made anew, so its offsets mean other records: begin anew")
     partitions = [TopicPartition(topic, number) for number in range(image.partitions)]
     ends = cluster.offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
     if after is None:

@@ -1,6 +1,7 @@
 """What a query says, taken apart by DuckDB's own parser: one SELECT, and the tables it names."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,14 @@ from .errors import SqlError
 DATABASE: Final = "headrace"
 """What topics can be called by: `orders`, or `headrace.orders`."""
 _READING: Final = frozenset({"SELECT", "EXPLAIN"})
+_READING_NODES: Final = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+"""What queries consist of; there are others, as a WITH may have parts that write."""
+_GAP: Final = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+_EXPLAIN: Final = re.compile(
+    rf"{_GAP}EXPLAIN\b{_GAP}(?:(ANALYZE|ANALYSE)\b{_GAP})?(\((?:ANALYZE|ANALYSE|FORMAT)\b[\w\s,]*\){_GAP})?",
+    re.IGNORECASE | re.DOTALL,
+)
+"""EXPLAIN and its options, up to its query."""
 
 
 class TableName(NamedTuple):
@@ -22,35 +31,70 @@ class TableName(NamedTuple):
 
 def single_statement(connection: Any, sql: str) -> str:
     """The text of the one statement there is; SqlError unless it only reads."""
+    kind, text = _only_one(connection, sql)
+    if kind != "EXPLAIN":
+        _parsed(connection, text)
+        return text
+    # Explained is what was looked at, and nothing else: EXPLAIN ANALYZE runs its statement, whatever that is.
+    explains = _EXPLAIN.match(text)
+    kind, query = _only_one(connection, text[explains.end() if explains else 0 :])
+    if kind != "SELECT":
+        raise SqlError(f"only queries are explained here: no {kind}")
+    _parsed(connection, query)
+    words = explains.groups("") if explains else ("", "")
+    return " ".join(("EXPLAIN", *(word for word in words if word), query))
+
+
+def explained(statement: str) -> str:
+    """The query that an EXPLAIN of `single_statement` is about; other statements as they are."""
+    explains = _EXPLAIN.match(statement)
+    return statement[explains.end() :] if explains else statement
+
+
+def table_names(connection: Any, statement: str) -> list[TableName]:
+    """The tables that a statement names; none of what DuckDB cannot tell of before it runs it."""
+    return list(dict.fromkeys(_tables(_parsed(connection, explained(statement)))))
+
+
+def _only_one(connection: Any, sql: str) -> tuple[str, str]:
+    """The kind and the text of the one statement there is."""
     try:
         statements = connection.extract_statements(sql)
     except Exception as error:
         raise SqlError(first_line(error)) from None
     if len(statements) != 1:
         raise SqlError("there is no query" if not statements else "several statements: give one query at a time")
-    kind = statements[0].type.name
+    kind: str = statements[0].type.name
     if kind not in _READING:
         hint = "" if kind != "MULTI" else "; write it with aggregates and CASE"
         raise SqlError(f"only queries are run here, SELECT, WITH, FROM and the like: no {kind}{hint}")
     text: str = statements[0].query
-    return text.rstrip().rstrip(";")
+    return kind, text.rstrip().rstrip(";")
 
 
-def table_names(connection: Any, sql: str) -> list[TableName]:
-    """The tables that a query names; none of what DuckDB cannot tell of before it runs it."""
-    (written,) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [_explained(sql)]).fetchall()[0]
+def _parsed(connection: Any, query: str) -> Any:
+    """A query as DuckDB's parser has it; SqlError if there is a part in it that writes, such as WITH x AS (COPY …)."""
+    (written,) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()[0]
     parsed = json.loads(written)
     if parsed.get("error"):
-        return []
-    return list(dict.fromkeys(_tables(parsed["statements"])))
+        raise SqlError(f"only queries are run here, and this is none: {parsed.get('error_message', 'unknown')}")
+    statements = parsed["statements"]
+    for kind in _node_kinds(statements):
+        if kind not in _READING_NODES:
+            what = kind.removesuffix("_NODE").removesuffix("_QUERY")
+            raise SqlError(f"only queries are run here, SELECT, WITH, FROM and the like: no {what} within one")
+    return statements
 
 
-def _explained(sql: str) -> str:
-    """The query that an EXPLAIN is about."""
-    words = sql.split(None, 2)
-    if not words or words[0].upper() != "EXPLAIN":
-        return sql
-    return words[2] if len(words) > 2 and words[1].upper() == "ANALYZE" else sql.split(None, 1)[1]
+def _node_kinds(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if "cte_map" in node:
+            yield str(node.get("type"))
+        for child in node.values():
+            yield from _node_kinds(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _node_kinds(child)
 
 
 def _tables(node: Any) -> Iterator[TableName]:

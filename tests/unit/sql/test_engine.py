@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import headrace.sql
+from headrace.client import Admin
 from headrace.client.columnar import write_arrow
 from headrace.protocol.fetched import parse_fetch
 from headrace.sql import SqlError, UnionTable
@@ -187,6 +188,15 @@ def test_a_declared_schema_counts_before_what_values_look_like(ask: Callable[...
         "SELECT 1; SELECT 2",
         "CALL pragma_version()",
         "SELECT * FROM SECRET_FRAME",
+        "WITH a AS (COPY (SELECT 1) TO '{inside}/out.csv') SELECT 1",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{inside}/out.csv'",
+        "EXPLAIN (ANALYZE) COPY (SELECT 1) TO '{inside}/out.csv'",
+        "EXPLAIN ANALYZE WITH a AS (COPY (SELECT 1) TO '{inside}/out.csv') SELECT 1",
+        "EXPLAIN ANALYZE /* a /* b */ SELECT 1 -- */ */ COPY (SELECT 1) TO '{inside}/out.csv'",
+        "SELECT * FROM query('FROM json_execute_serialized_sql(json_serialize_sql("
+        "''WITH a AS (COPY (SELECT 1) TO ''''{inside}/out.csv'''') SELECT 1''))')",
+        "EXPLAIN ANALYZE SELECT * FROM json_execute_serialized_sql(json_serialize_sql("
+        "'WITH a AS (COPY (SELECT 1) TO ''{inside}/out.csv'') SELECT 1'))",
     ],
 )
 def test_a_query_opens_nothing_beside_topics(tmp_path: Path, ask: Callable[..., Any], sql: str) -> None:
@@ -197,6 +207,18 @@ def test_a_query_opens_nothing_beside_topics(tmp_path: Path, ask: Callable[..., 
     with pytest.raises(SqlError):
         ask(sql.format(outside=tmp_path / "secret.csv", inside=tmp_path / "inside"), files=[tmp_path / "inside"])
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", ["EXPLAIN", "-- a\nexplain", "EXPLAIN ANALYZE", "EXPLAIN (FORMAT JSON)"])
+def test_a_query_over_topics_is_explained(broker: Broker, words: str) -> None:
+    with Engine(EngineOptions(client={"bootstrap.servers": broker.bootstrap})) as engine:
+        (row,) = engine.query(f"{words} SELECT value FROM words WHERE _offset > 0").read_all().to_pylist()
+    assert "scan" in row["explain_value"].lower()
+
+
+def test_what_is_explained_is_what_was_looked_at(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    ask(f"EXPLAIN ANALYZE /* a /* b */ SELECT 1 -- */ COPY (SELECT 1) TO '{tmp_path}/out.csv'", files=[tmp_path])
+    assert not list(tmp_path.iterdir())
 
 
 def test_files_of_directories_that_are_named_can_be_joined(tmp_path: Path, ask: Callable[..., Any]) -> None:
@@ -279,6 +301,22 @@ def test_what_is_new_is_followed_each_row_once(broker: Broker) -> None:
             if len(seen) >= 5:
                 break
     assert sorted(seen) == [0, 2, 4, 6, 8]
+
+
+def test_a_topic_that_is_made_anew_is_not_followed_on_as_if_it_were_the_same(broker: Broker) -> None:
+    topic = broker.create_topic("again")
+    fill(broker, topic, ['{"n": 0}', '{"n": 1}'])
+
+    def made_anew(_: float) -> None:
+        Admin(broker.bootstrap).delete_topics([topic])
+        broker.create_topic(topic)
+        fill(broker, topic, ['{"n": 10}', '{"n": 11}', '{"n": 12}'])
+
+    with Engine(EngineOptions(client={"bootstrap.servers": broker.bootstrap})) as engine:
+        _, batches = follow(engine, "SELECT n FROM again", made_anew)
+        assert [next(batches).num_rows, next(batches).num_rows] == [2, 0]
+        with pytest.raises(SqlError, match="again was deleted and made anew"):
+            next(batches)
 
 
 @pytest.mark.parametrize(
