@@ -58,48 +58,60 @@ def replay(
     partitions = found.partitions()
     _require_partitions(cluster, topic, partitions)
     require_compacted_topic(cluster, PROGRESS, segment_bytes=_SEGMENT_BYTES)
+    topic_id = (cluster.describe([topic], max_age=0.0)[topic].id or b"").hex()
     identity = sha256(f"{lake.table(source).place.url}\0{topic}\0{name}".encode()).hexdigest()[:32]
     with Writer(cluster, transactional_id=f"headrace-replay-{identity}") as writer:
         # From here on nobody else writes for this replay, and what was left open is undone: so the progress is known.
         writer.begin()
-        progress = _progress(cluster, identity)
+        progress = _progress(cluster, identity, topic_id)
         for partition in partitions:
             first, end = wanted(partition)
             position = max(first, progress.get(partition, 0))
             if position < end:
-                yield from _partition(writer, found, topic, identity, partition, (position, end))
+                notes = _Notes(writer, identity, topic_id, partition)
+                yield from _partition(notes, found, topic, partition, (position, end))
         writer.commit()
 
 
-def _partition(
-    writer: Writer, found: Archived, topic: str, identity: str, partition: int, wanted: Interval
-) -> Iterator[Replayed]:
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """How far a replay has come in a partition, written in the transactions of its records."""
+
+    writer: Writer
+    identity: str
+    topic_id: str
+    partition: int
+
+    def commit(self, position: int) -> None:
+        """Commit what was written, and that it goes up to an offset of the table."""
+        key = f"{self.identity}.{self.partition}"
+        value = json.dumps({"offset": position, "topicId": self.topic_id})
+        self.writer.write(pa.table({"key": [key], "value": [value]}), PROGRESS)
+        self.writer.commit()
+
+
+def _partition(notes: _Notes, found: Archived, topic: str, partition: int, wanted: Interval) -> Iterator[Replayed]:
     count = size = 0
     position = wanted[0]
+    writer = notes.writer
     for batch in found.records(partition, wanted, with_headers=True):
         writer.write(batch.select(["key", "value", "timestamp", "headers", "partition"]), topic)
         count += len(batch)
         size += batch.nbytes
         position = batch.column("offset")[-1].as_py() + 1
         if size >= _BATCH_BYTES:
-            _commit(writer, identity, partition, position)
+            notes.commit(position)
             yield Replayed(records=count, partition=partition, offset=position)
             count = size = 0
             writer.begin()
     if count:
-        _commit(writer, identity, partition, position)
+        notes.commit(position)
         yield Replayed(records=count, partition=partition, offset=position)
         writer.begin()
 
 
-def _commit(writer: Writer, identity: str, partition: int, position: int) -> None:
-    key, value = f"{identity}.{partition}", json.dumps({"offset": position})
-    writer.write(pa.table({"key": [key], "value": [value]}), PROGRESS)
-    writer.commit()
-
-
-def _progress(cluster: Cluster, identity: str) -> dict[int, int]:
-    """The next offset of each partition."""
+def _progress(cluster: Cluster, identity: str, topic_id: str) -> dict[int, int]:
+    """The next offset of each partition; what is noted of a topic that was deleted since does not count."""
     where = TopicPartition(PROGRESS, 0)
     first, last = (cluster.offsets({where: end})[where] or 0 for end in (EARLIEST, LATEST))
     found: dict[int, int] = {}
@@ -107,7 +119,9 @@ def _progress(cluster: Cluster, identity: str) -> dict[int, int]:
         for row in batch.select(["key", "value"]).to_pylist():
             name, _, partition = row["key"].decode().partition(".")
             if name == identity:
-                found[int(partition)] = json.loads(row["value"])["offset"]
+                noted = json.loads(row["value"])
+                same = not (topic_id and noted.get("topicId")) or noted["topicId"] == topic_id
+                found[int(partition)] = noted["offset"] if same else 0
     return found
 
 

@@ -162,6 +162,21 @@ def test_a_table_is_replayed_as_it_was_and_once(lake: Lake, broker: Broker, clus
         assert one == other
 
 
+def test_a_topic_that_was_made_anew_is_replayed_into_from_the_beginning(
+    tmp_path: Path, broker: Broker, cluster: Cluster, topic: str
+) -> None:
+    lake = Lake(path=str(tmp_path), format="parquet")
+    fill(broker, topic, range(20))
+    archive_up_to(lake, cluster, topic, {0: 10, 1: 10})
+    to = f"{topic}-again"
+    admin = Admin(broker.bootstrap)
+    for _ in range(2):
+        assert admin.create_topics([to], 2)[to] is None
+        assert sum(done.records for done in replay(lake, topic, cluster, to)) == 20
+        assert list(replay(lake, topic, cluster, to)) == []
+        assert admin.delete_topics([to])[to] is None
+
+
 def test_a_replay_that_is_killed_goes_on_where_its_last_transaction_ended(
     tmp_path: Path, broker: Broker, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
