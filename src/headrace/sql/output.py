@@ -102,7 +102,20 @@ def _values(column: pa.Array) -> list[Any]:
         values: list[Any] = column.to_pylist()
         return values
     except (ValueError, OverflowError):  # a moment within a value that Python has not
-        return [str(one) for one in column]
+        return column.cast(_with_text_for_times(column.type)).to_pylist()  # type: ignore[no-any-return]
+
+
+def _with_text_for_times(kind: pa.DataType) -> pa.DataType:
+    """A type with text in the place of moments and days, in any depth."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([one.with_type(_with_text_for_times(one.type)) for one in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_with_text_for_times(kind.key_type), _with_text_for_times(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_text_for_times(kind.value_type)))
+    return kind
 
 
 def json_text(value: Any) -> str:

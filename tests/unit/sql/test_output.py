@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.sql.errors import SqlError
-from headrace.sql.output import format_for, opened, writer_for
+from headrace.sql.output import format_for, opened, rows_of, writer_for
 
 ROWS: dict[str, Any] = {
     "i": pa.array([1, None], pa.int64()),
@@ -115,3 +115,15 @@ def test_the_format_is_that_of_the_file() -> None:
     assert format_for(None, None) == "table"
     with pytest.raises(SqlError, match="table, json, csv, parquet"):
         format_for("xml", None)
+
+
+def test_days_within_values_that_python_has_not_are_text() -> None:
+    far = pa.array([-5_000_000], pa.int32()).cast(pa.date32())
+    columns = {
+        "struct": pa.StructArray.from_arrays([far], names=["day"]),
+        "list": pa.ListArray.from_arrays([0, 1], far),
+        "map": pa.MapArray.from_arrays([0, 1], pa.array(["a"]), far),
+    }
+    (row,) = rows_of(pa.RecordBatch.from_pydict(columns))
+    (text,) = far.cast(pa.string()).to_pylist()
+    assert row == ({"day": text}, [text], [("a", text)])
