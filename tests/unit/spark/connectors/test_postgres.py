@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from headrace.spark.connectors.base import Batch, ConnectorError, Position
+from headrace.spark.connectors.postgres.names import connect
 from headrace.spark.connectors.postgres.sink import PostgresSink
 from headrace.spark.connectors.postgres.source import PostgresSource
 from headrace.spark.errors import Unreachable
@@ -289,3 +290,19 @@ def test_a_server_that_is_away_passes_by_itself_and_no_password_is_told() -> Non
     with pytest.raises(ConnectorError) as wrong:
         PostgresSource({"dsn": "password=geheim nonsense", "table": "orders"}).schema()
     assert "geheim" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://u:SEC RET@127.0.0.1:1/db",
+        "postgresql://u:SEC%ZZRET@127.0.0.1:1/db",
+        "postgresql://u:SEC@RET@127.0.0.1:1/db",
+        "host=127.0.0.1 port=1 password=SEC RET",
+    ],
+)
+def test_a_dsn_that_cannot_be_read_is_refused_without_a_piece_of_its_password(dsn: str) -> None:
+    with pytest.raises(ConnectorError, match="the dsn cannot be read") as raised:
+        connect(dsn)
+    assert "SEC" not in str(raised.value)
+    assert "RET" not in str(raised.value)

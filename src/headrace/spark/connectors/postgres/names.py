@@ -23,8 +23,26 @@ def connect(dsn: str, **options: Any) -> Any:
         import psycopg
     except ModuleNotFoundError as error:
         raise ConnectorError(f"the connector postgres needs the package 'psycopg': {EXTRA}") from error
+    _require_readable(dsn)
     with translated():
         return psycopg.connect(dsn, connect_timeout=_CONNECT_SECONDS, application_name="headrace", **options)
+
+
+def _require_readable(dsn: str) -> None:
+    """ConnectorError unless libpq can tell the parts of a DSN apart; what it says of one quotes pieces of passwords."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        host = str(conninfo_to_dict(dsn).get("host", ""))
+    except psycopg.Error:
+        host = "@@"
+    if "@" in host[1:]:  # a first one is that of an abstract socket
+        raise ConnectorError(
+            "the dsn cannot be read: in a URL, what is special in a user name or a password is written as %20 (a "
+            "space), %25 (%), %40 (@), %2F (/), %3A (:); in words, it stands in single quotes",
+            "dsn",
+        )
 
 
 @contextmanager
